@@ -1,0 +1,243 @@
+package wire
+
+// Bounds of what the messages before a session may say.
+const (
+	MaxEndpoint  = 128  // bytes of an endpoint's or a service's name
+	MaxTitle     = 256  // bytes of a title
+	MaxFeatures  = 32   // features that one side offers
+	MaxEndpoints = 64   // endpoints of one instance
+	MaxFacts     = 16   // facts that one side attaches to a session
+	MaxFact      = 256  // bytes of a fact's name and of its value
+	MaxBatch     = 100  // sessions told in one message
+	MaxMethod    = 128  // bytes of a method's name
+	MaxText      = 1024 // bytes of a reason for people
+)
+
+// Limits are what one side accepts of the other at a time: the credit it gives.
+type Limits struct {
+	Calls  int64 `msgpack:"c"` // requests that are not yet answered
+	OneWay int64 `msgpack:"o"` // one-way messages that are not yet handled
+	Bytes  int64 `msgpack:"b"` // bytes of both their bodies
+}
+
+// DefaultLimits are the limits of a side that states none.
+var DefaultLimits = Limits{Calls: 256, OneWay: 256, Bytes: 4 << 20}
+
+// OrDefault returns l, with the default for each limit that is not positive, and no less than what one largest message needs.
+func (l Limits) OrDefault() Limits {
+	if l.Calls <= 0 {
+		l.Calls = DefaultLimits.Calls
+	}
+	if l.OneWay <= 0 {
+		l.OneWay = DefaultLimits.OneWay
+	}
+	if l.Bytes <= 0 {
+		l.Bytes = DefaultLimits.Bytes
+	}
+	l.Bytes = max(l.Bytes, MaxBody)
+	return l
+}
+
+// An Open asks the broker for a session.
+type Open struct {
+	Endpoint string   `msgpack:"e"`
+	Within   int64    `msgpack:"w,omitempty"` // time left to the client, in milliseconds; 0: no limit of its own
+	Title    string   `msgpack:"t,omitempty"` // what people read of this session in lists
+	Features []string `msgpack:"f,omitempty"` // what the client offers
+	Limits   Limits   `msgpack:"l"`           // what the client accepts of the instance
+}
+
+// Validate checks an Open that was received.
+func (o *Open) Validate() error {
+	if err := CheckName(o.Endpoint); err != nil {
+		return err
+	}
+	if o.Within < 0 {
+		return Errorf(Malformed, "open %s: time left of %d ms", o.Endpoint, o.Within)
+	}
+	return checkOffer(o.Title, o.Features)
+}
+
+// Routed tells a client which session it gets and who the instance is. The instance's pidfd comes with it where there is one.
+type Routed struct {
+	Session  string  `msgpack:"s"`
+	Service  string  `msgpack:"n"`
+	Instance int64   `msgpack:"i"` // the instance's number
+	Process  Process `msgpack:"p"`
+}
+
+// A Process is who somebody is, as the kernel told the broker.
+type Process struct {
+	PID     int    `msgpack:"p" json:"pid"`
+	UID     uint32 `msgpack:"u" json:"uid"`
+	GID     uint32 `msgpack:"g" json:"gid"`
+	Program string `msgpack:"r,omitempty" json:"program"`
+}
+
+// Accepted ends the opening of a session, or a registration.
+type Accepted struct {
+	Features []string `msgpack:"f,omitempty"` // what is used: offered by both
+	Limits   Limits   `msgpack:"l"`           // what the accepting side accepts of the other
+}
+
+// Register tells a broker which endpoints an instance serves, and the first batch of its live sessions.
+type Register struct {
+	Service   string        `msgpack:"n"`
+	Instance  int64         `msgpack:"i,omitempty"` // its number, if it has one from an earlier broker
+	Endpoints []string      `msgpack:"e"`
+	Features  []string      `msgpack:"f,omitempty"`
+	Sessions  []SessionInfo `msgpack:"s,omitempty"`
+}
+
+// Validate checks a Register that was received.
+func (r *Register) Validate() error {
+	if len(r.Endpoints) == 0 || len(r.Endpoints) > MaxEndpoints {
+		return Errorf(Malformed, "register %s: %d endpoints, want 1 to %d", Printable(r.Service, MaxEndpoint), len(r.Endpoints), MaxEndpoints)
+	}
+	for _, name := range append([]string{r.Service}, r.Endpoints...) {
+		if err := CheckName(name); err != nil {
+			return err
+		}
+	}
+	if err := checkOffer("", r.Features); err != nil {
+		return err
+	}
+	return checkSessions(r.Sessions)
+}
+
+// A SessionInfo is what an instance tells a broker of one session.
+type SessionInfo struct {
+	ID       string  `msgpack:"s"`
+	Endpoint string  `msgpack:"e"`
+	Title    string  `msgpack:"t,omitempty"`
+	OpenedAt int64   `msgpack:"a"` // Unix time in nanoseconds
+	ClosedAt int64   `msgpack:"z,omitempty"`
+	End      *End    `msgpack:"x,omitempty"` // nil while it is open
+	Client   Process `msgpack:"c"`
+}
+
+// Sessions is a further batch of a registration.
+type Sessions struct {
+	Sessions []SessionInfo `msgpack:"s"`
+}
+
+// Validate checks a Sessions that was received.
+func (s *Sessions) Validate() error { return checkSessions(s.Sessions) }
+
+func checkSessions(list []SessionInfo) error {
+	if len(list) > MaxBatch {
+		return Errorf(Malformed, "register: %d sessions in one batch, limit %d", len(list), MaxBatch)
+	}
+	for _, s := range list {
+		if err := CheckID(s.ID); err != nil {
+			return err
+		}
+		if err := CheckName(s.Endpoint); err != nil {
+			return err
+		}
+		if len(s.Title) > MaxTitle || len(s.Client.Program) > MaxFact {
+			return Errorf(Malformed, "register: session %s with an oversized title or program", s.ID)
+		}
+		if s.End != nil {
+			if err := s.End.Validate(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A HandOver passes a client's connection, attached to the message, to an instance.
+type HandOver struct {
+	Session  string   `msgpack:"s"`
+	Endpoint string   `msgpack:"e"`
+	Title    string   `msgpack:"t,omitempty"`
+	Features []string `msgpack:"f,omitempty"`
+	Limits   Limits   `msgpack:"l"` // what the client accepts
+	Client   Process  `msgpack:"c"`
+}
+
+// Validate checks a HandOver that was received.
+func (h *HandOver) Validate() error {
+	if err := CheckID(h.Session); err != nil {
+		return err
+	}
+	return CheckName(h.Endpoint)
+}
+
+// A Request calls a method, or sends it a one-way message.
+type Request struct {
+	Method string `msgpack:"m"`
+	Within int64  `msgpack:"w,omitempty"` // time left to the caller, in milliseconds; 0: no limit
+	Value  Raw    `msgpack:"v,omitempty"` // the method's own value; absent when it travels on a stream
+	Length int64  `msgpack:"n,omitempty"` // bytes of a value that travels on a stream
+}
+
+// Validate checks a Request that was received.
+func (r *Request) Validate() error {
+	if r.Method == "" || len(r.Method) > MaxMethod || r.Within < 0 || r.Length < 0 || r.Length > MaxLarge {
+		return Errorf(Malformed, "read a request: method of %d bytes, %d ms left, value of %d bytes", len(r.Method), r.Within, r.Length)
+	}
+	return nil
+}
+
+// A Notice tells the peer something about the session itself. Unknown ones are ignored.
+type Notice struct {
+	Name    string            `msgpack:"n"`           // Notice…
+	Handled int64             `msgpack:"c,omitempty"` // NoticeHandled: one-way messages handled since the session began
+	Bytes   int64             `msgpack:"b,omitempty"` // NoticeHandled: bytes of their bodies
+	Facts   map[string]string `msgpack:"f,omitempty"` // NoticeFacts: all facts of the sender
+}
+
+// The notices.
+const (
+	NoticeTerminating = "terminating" // the sender will end the session soon and takes no more requests
+	NoticeHandled     = "handled"     // credit for one-way messages comes back
+	NoticeFacts       = "facts"       // the sender's facts, for inspection
+)
+
+// A Stream begins a raw stream.
+type Stream struct {
+	Method string `msgpack:"m"`
+}
+
+// Validate checks a Stream that was received.
+func (s *Stream) Validate() error {
+	if s.Method == "" || len(s.Method) > MaxMethod {
+		return Errorf(Malformed, "read a stream's method: %d bytes", len(s.Method))
+	}
+	return nil
+}
+
+// An End says who ended a session and why.
+type End struct {
+	Code   Code   `msgpack:"c" json:"code"`
+	Origin Origin `msgpack:"o" json:"origin"`
+	Text   string `msgpack:"t,omitempty" json:"text"`
+}
+
+// Validate checks an End that was received.
+func (e *End) Validate() error {
+	if e.Code == "" || len(e.Code) > 64 || len(e.Origin) > 16 || len(e.Text) > MaxText {
+		return Errorf(Malformed, "read an end: code of %d bytes, text of %d", len(e.Code), len(e.Text))
+	}
+	return nil
+}
+
+// Err returns the end as an error.
+func (e End) Err() error { return &Error{Code: e.Code, Text: e.Text, Origin: e.Origin} }
+
+func checkOffer(title string, features []string) error {
+	if len(title) > MaxTitle {
+		return Errorf(Malformed, "title of %d bytes, limit %d", len(title), MaxTitle)
+	}
+	if len(features) > MaxFeatures {
+		return Errorf(Malformed, "%d features, limit %d", len(features), MaxFeatures)
+	}
+	for _, f := range features {
+		if len(f) > MaxEndpoint {
+			return Errorf(Malformed, "feature name of %d bytes, limit %d", len(f), MaxEndpoint)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const (
+	// maxChunk is the longest write to a yamux stream at once, so that streams take turns.
+	maxChunk = 32 << 10
+	// queueLimit is how many bytes may wait under yamux before writers to streams wait for room.
+	queueLimit = 64 << 10
+	// queueBound is how many bytes may wait at all: yamux's own frames, which wait for nothing, are a peer's doing. Beyond it the session ends.
+	queueBound = 1 << 20
+	// yamuxHeader is the length of a yamux frame's header; its type is the second byte, its length the last four.
+	// See https://github.com/hashicorp/yamux/blob/master/spec.md.
+	yamuxHeader = 12
+	yamuxData   = 0
+)
+
+// A conn is the connection under yamux. Its Write never blocks and never fails: it queues what the socket does not take at once, so that a stalled
+// peer holds up nobody's deadline, and a failed write does not keep yamux from reading what the peer has written before it went.
+// Writers to streams reserve room in the queue first. A frame's header and body leave in one write.
+type conn struct {
+	net.Conn
+	stats *stats
+
+	mu       sync.Mutex
+	held     []byte // a data frame's header, until its body comes
+	queue    bytes.Buffer
+	reserved int
+	room     chan struct{} // closed when there is more room
+	flushing bool
+	broken   bool
+	flusher  sync.WaitGroup
+}
+
+func newConn(c net.Conn, st *stats) *conn {
+	return &conn{Conn: c, stats: st, room: make(chan struct{})}
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.stats.received.Add(int64(n))
+	return n, err
+}
+
+// SyscallConn gives access to the socket.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if sc, ok := c.Conn.(syscall.Conn); ok {
+		return sc.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// Write takes all of b. Only yamux's sender calls it.
+func (c *conn) Write(b []byte) (int, error) {
+	n := len(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken {
+		return n, nil
+	}
+	if c.held == nil && n == yamuxHeader && b[1] == yamuxData && binary.BigEndian.Uint32(b[8:]) > 0 {
+		c.held = bytes.Clone(b)
+		return n, nil
+	}
+	if c.held != nil {
+		b, c.held = append(c.held, b...), nil
+	}
+	if !c.flushing {
+		b = b[c.tryLocked(b):]
+	}
+	if len(b) == 0 || c.broken {
+		return n, nil
+	}
+	if c.queue.Len()+len(b) > queueBound {
+		c.breakLocked()
+		return n, nil
+	}
+	c.queue.Write(b)
+	if !c.flushing {
+		c.flushing = true
+		c.flusher.Go(c.flush)
+	}
+	return n, nil
+}
+
+// tryLocked writes what the socket takes of b without waiting, and returns how much that was.
+func (c *conn) tryLocked(b []byte) (n int) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Write(func(fd uintptr) bool {
+		n, err = unix.Write(int(fd), b)
+		return true
+	})
+	if n > 0 {
+		c.stats.sent.Add(int64(n))
+		return n
+	}
+	return 0 // an error comes again in flush, or the reader sees it
+}
+
+// flush writes the queue until it is empty.
+func (c *conn) flush() {
+	for {
+		c.mu.Lock()
+		b := bytes.Clone(c.queue.Next(maxChunk))
+		if len(b) == 0 {
+			c.queue = bytes.Buffer{}
+			c.flushing = false
+		}
+		c.signalLocked()
+		c.mu.Unlock()
+		if len(b) == 0 {
+			return
+		}
+		n, err := c.Conn.Write(b)
+		c.stats.sent.Add(int64(n))
+		if err != nil {
+			c.mu.Lock()
+			c.broken, c.flushing = true, false
+			c.queue = bytes.Buffer{}
+			c.signalLocked()
+			c.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (c *conn) signalLocked() {
+	close(c.room)
+	c.room = make(chan struct{})
+}
+
+// breakLocked ends the connection because its queue is over its bound.
+func (c *conn) breakLocked() {
+	c.broken = true
+	c.queue = bytes.Buffer{}
+	c.signalLocked()
+	c.Conn.SetDeadline(time.Unix(1, 0)) // Read and Write return at once; the reader then lets go
+}
+
+// Close closes the connection and waits for the flusher.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	c.broken = true
+	c.signalLocked()
+	c.mu.Unlock()
+	err := c.Conn.Close()
+	c.flusher.Wait()
+	return err
+}
+
+// reserve waits for room for n bytes, until the time of expired comes. The room is given back with free.
+func (c *conn) reserve(n int, expired <-chan time.Time) error {
+	for {
+		c.mu.Lock()
+		if c.broken {
+			c.mu.Unlock()
+			return net.ErrClosed
+		}
+		if c.queue.Len()+c.reserved == 0 || c.queue.Len()+c.reserved+n <= queueLimit {
+			c.reserved += n
+			c.mu.Unlock()
+			return nil
+		}
+		room := c.room
+		c.mu.Unlock()
+		select {
+		case <-room:
+		case <-expired:
+			return wire.DeadlineExceeded
+		}
+	}
+}
+
+func (c *conn) free(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reserved -= n
+	c.signalLocked()
+}
+
+// writeStream writes b to a stream of this connection, in chunks, until the time of expired comes.
+func (c *conn) writeStream(stream *yamux.Stream, b []byte, expired <-chan time.Time) error {
+	for len(b) > 0 {
+		chunk := b[:min(len(b), maxChunk)]
+		if err := c.reserve(len(chunk)+yamuxHeader, expired); err != nil {
+			return err
+		}
+		_, err := stream.Write(chunk)
+		c.free(len(chunk) + yamuxHeader)
+		if err != nil {
+			return err
+		}
+		b = b[len(chunk):]
+	}
+	return nil
+}
+
+// openStream opens a yamux stream as soon as there is room for its first frame.
+func (s *Session) openStream(ctx context.Context) (*yamux.Stream, error) {
+	if s.mux == nil {
+		return nil, wire.Errorf(wire.Unsupported, "open a stream: this session has none")
+	}
+	expired, stop := timer(ctx)
+	defer stop()
+	c := s.conn.(*conn)
+	if err := c.reserve(yamuxHeader, expired); err != nil {
+		return nil, s.endedOr(err)
+	}
+	defer c.free(yamuxHeader)
+	stream, err := s.mux.OpenStream()
+	if err != nil {
+		return nil, s.endedOr(err)
+	}
+	return stream, nil
+}
+
+// endedOr returns the session's end as an error if it has ended, else err.
+func (s *Session) endedOr(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return s.ended.Err()
+	}
+	if errors.Is(err, io.EOF) {
+		return wire.Errorf(s.lostCode(), "the peer is gone")
+	}
+	return err
+}
+
+// timer returns a channel that fires at ctx's deadline, if it has one.
+func timer(ctx context.Context) (<-chan time.Time, func()) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return nil, func() {}
+	}
+	t := time.NewTimer(time.Until(deadline))
+	return t.C, func() { t.Stop() }
+}
+
+// yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session.
+func yamuxConfig(logger *slog.Logger) *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.EnableKeepAlive = false
+	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
+	c.StreamOpenTimeout = 0
+	c.LogOutput = nil
+	c.Logger = log.New(&yamuxLog{logger: logger}, "", 0)
+	return c
+}
+
+// yamuxLogLines is how many of yamux's lines a session logs: a peer can cause any number.
+const yamuxLogLines = 8
+
+// A yamuxLog passes yamux's first lines on at debug level.
+type yamuxLog struct {
+	logger *slog.Logger
+	lines  atomic.Int64
+}
+
+func (l *yamuxLog) Write(b []byte) (int, error) {
+	if l.lines.Add(1) <= yamuxLogLines {
+		l.logger.Debug("yamux", "err", wire.Printable(string(bytes.TrimSpace(b)), wire.MaxText))
+	}
+	return len(b), nil
+}

@@ -1,0 +1,192 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// Close ends the session here at once, tells the peer, and returns when the peer has let go, or after 5 s.
+func (s *Session) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	return s.Shutdown(ctx, wire.End{Code: wire.Invalid, Origin: wire.Local, Text: "closed"})
+}
+
+// Shutdown ends the session here with the given end, tells the peer, and returns when the peer has read all and let go, or when ctx ends, whose
+// error it then returns. The transport is gone in either case.
+func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
+	s.finish(end)
+	told := wire.End{Code: end.Code, Origin: s.conf.Origin, Text: end.Text}
+	if end.Origin == wire.Broker {
+		told.Origin = wire.Broker
+	}
+	f, err := wire.NewFrame(wire.KindEnd, 0, told)
+	if err == nil {
+		s.out.finish(&f)
+	}
+	own := make(chan struct{})
+	go func() { // ends when the transport is gone, at the latest after release below
+		s.own.Wait()
+		close(own)
+	}()
+	select {
+	case <-own:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.release()
+	<-own
+	return err
+}
+
+// Abort ends the session here without telling the peer anything but the loss of its socket.
+func (s *Session) Abort(end wire.End) {
+	s.finish(end)
+	s.release()
+}
+
+// Wait returns when the session has ended and all its goroutines and handlers have returned.
+func (s *Session) Wait() {
+	<-s.done
+	s.own.Wait()
+	s.handlers.Wait()
+}
+
+// Drain tells the peer that this side is terminating, takes no new requests, waits until those that were taken are answered or ctx ends, and then
+// ends the session with the given text.
+func (s *Session) Drain(ctx context.Context, text string) error {
+	s.mu.Lock()
+	s.draining = true
+	idle := make(chan struct{})
+	if s.busyLocked() {
+		s.idle = idle
+	} else {
+		close(idle)
+	}
+	s.mu.Unlock()
+	s.notify(wire.Notice{Name: wire.NoticeTerminating})
+	select {
+	case <-idle:
+	case <-s.done:
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil { // the time is over, and still the last words must leave
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+	}
+	return s.Shutdown(ctx, wire.End{Code: wire.Terminating, Origin: wire.Local, Text: text})
+}
+
+// busyLocked reports whether a request or one-way message of the peer is not yet done with.
+func (s *Session) busyLocked() bool { return s.answering > 0 || s.unhandled > 0 }
+
+// settleLocked tells a draining session that it has nothing left to do.
+func (s *Session) settleLocked() {
+	if s.idle != nil && !s.busyLocked() {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// finish ends the session here, once, and reports whether this call did: later ends change nothing.
+func (s *Session) finish(end wire.End) bool {
+	s.mu.Lock()
+	if s.ended != nil {
+		s.mu.Unlock()
+		return false
+	}
+	s.ended = &end
+	waiting, hooks := s.pending, s.hooks
+	s.pending, s.hooks = map[uint32]*pending{}, nil
+	s.mu.Unlock()
+
+	s.cancel(end.Err())
+	for _, p := range waiting {
+		p.complete(result{err: end.Err()})
+	}
+	for _, f := range hooks {
+		f(end)
+	}
+	close(s.done)
+	return true
+}
+
+// lost ends the session because its link can no longer be read.
+func (s *Session) lost(err error) {
+	text := "the peer is gone"
+	if !errors.Is(err, io.EOF) {
+		text += ": " + err.Error()
+	}
+	s.finish(wire.End{Code: s.lostCode(), Origin: wire.Peer, Text: text})
+	s.release()
+}
+
+// lostCode is the code for losing the peer: for a client its service may come back, for an instance its client never does.
+func (s *Session) lostCode() wire.Code {
+	if s.conf.Opener {
+		return wire.Interrupted
+	}
+	return wire.Invalid
+}
+
+// ending takes the peer's end frame: it ends the session here, answers with the end of this side's frames, and waits, bounded, for the peer to
+// have read them.
+func (s *Session) ending(told wire.End) {
+	end := wire.End{Code: told.Code, Origin: wire.Peer, Text: told.Text}
+	if told.Origin == wire.Broker {
+		end.Origin = wire.Broker
+	}
+	switch told.Code {
+	case wire.Invalid, wire.Interrupted, wire.Terminating:
+		end.Code = s.lostCode()
+	}
+	first := s.finish(end)
+	s.out.finish(nil)
+	watchdog := time.AfterFunc(closeWait, s.release)
+	defer watchdog.Stop()
+	for {
+		if _, _, err := s.link.read(); err != nil {
+			break
+		}
+	}
+	if first && s.mux != nil {
+		<-s.mux.CloseChan() // who closed the session lets its socket go first, or the watchdog does
+	}
+	s.release()
+}
+
+// breach ends the session because the peer broke the protocol.
+func (s *Session) breach(err error) {
+	e := wire.AsError(err)
+	s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", e.Code, "err", wire.Printable(e.Text, wire.MaxText))
+	text := e.Text[:min(len(e.Text), wire.MaxText)]
+	s.finish(wire.End{Code: e.Code, Origin: wire.Local, Text: text})
+	if f, err := wire.NewFrame(wire.KindEnd, 0, wire.End{Code: e.Code, Origin: wire.Peer, Text: text}); err == nil {
+		s.out.finish(&f)
+	}
+	watchdog := time.AfterFunc(time.Second, s.release)
+	defer watchdog.Stop()
+	for { // what the peer still sends is dropped, until it has seen the end
+		_, _, err := s.link.read()
+		if _, ours := errors.AsType[*wire.Error](err); err != nil && !ours {
+			break
+		}
+	}
+	s.release()
+}
+
+// release lets the transport go.
+func (s *Session) release() {
+	s.shut.Do(func() {
+		s.conn.Close()
+		if s.mux != nil {
+			s.mux.Close()
+		}
+		s.out.fail()
+	})
+}

@@ -1,0 +1,269 @@
+package session
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// A link carries the frames of a message channel. One goroutine reads it and one writes it.
+type link interface {
+	// read returns the next frame and its descriptors, which the caller owns. io.EOF means that the peer writes no more.
+	read() (wire.Frame, []*os.File, error)
+	// write writes whole frames; only a single one may have descriptors.
+	write(batch []*outgoing) error
+	// finish tells the peer that nothing more is written.
+	finish() error
+}
+
+// A streamLink is a yamux stream.
+type streamLink struct {
+	stream *yamux.Stream
+	conn   *conn
+	r      *bufio.Reader
+	buf    []byte
+}
+
+func newStreamLink(stream *yamux.Stream, c *conn) *streamLink {
+	return &streamLink{stream: stream, conn: c, r: bufio.NewReaderSize(stream, 4096)}
+}
+
+func (l *streamLink) read() (wire.Frame, []*os.File, error) {
+	f, err := readFrame(l.r)
+	if err == nil && f.Files > 0 {
+		err = wire.Errorf(wire.Unsupported, "read a %v: it says %d descriptors, and this session carries none", f.Kind, f.Files)
+	}
+	return f, nil, err
+}
+
+// readFrame reads one frame from r.
+func readFrame(r io.Reader) (wire.Frame, error) {
+	return wire.ReadFrame(func(n int) ([]byte, error) {
+		b := make([]byte, n)
+		_, err := io.ReadFull(r, b)
+		return b, err
+	})
+}
+
+func (l *streamLink) write(batch []*outgoing) error {
+	l.buf = l.buf[:0]
+	for _, o := range batch {
+		l.buf = o.frame.Append(l.buf)
+	}
+	err := l.conn.writeStream(l.stream, l.buf, nil)
+	if cap(l.buf) > maxChunk {
+		l.buf = nil
+	}
+	return err
+}
+
+func (l *streamLink) finish() error { return l.stream.Close() }
+
+// A socketLink is the socket itself.
+type socketLink struct{ conn *net.UnixConn }
+
+func (l *socketLink) read() (wire.Frame, []*os.File, error) { return socket.ReadFrame(l.conn) }
+
+func (l *socketLink) write(batch []*outgoing) error {
+	for _, o := range batch {
+		if err := socket.WriteFrame(l.conn, o.frame, o.files...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *socketLink) finish() error { return l.conn.CloseWrite() }
+
+// An outgoing frame waits in the outbox until the writer takes it: from then on it has left.
+type outgoing struct {
+	frame wire.Frame
+	files []*os.File // owned by the outbox, closed when they have been written or dropped
+	// queued is called when the frame is queued, before it can leave, with the outbox's mutex held.
+	queued func()
+	left   bool // guarded by the outbox's mutex
+}
+
+// outboxLimit is how many bytes wait in an outbox before senders wait for room.
+const outboxLimit = 256 << 10
+
+// An outbox is the queue of frames on their way out. A writer runs while there are any.
+// After a failed write everything is dropped in silence: whether the peer is gone is for the reader to tell.
+type outbox struct {
+	owner *sync.WaitGroup
+
+	mu      sync.Mutex
+	link    link
+	queue   []*outgoing
+	bytes   int
+	room    chan struct{} // closed when the queue has shrunk
+	writing bool
+	last    bool // nothing more is queued; the writer finishes the link when the queue is empty
+	broken  bool
+}
+
+func (o *outbox) init(owner *sync.WaitGroup) { o.owner, o.room = owner, make(chan struct{}) }
+
+// open gives the outbox the link to write to.
+func (o *outbox) open(l link) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.link = l
+	o.startLocked()
+}
+
+// push queues a frame as soon as there is room. When give is closed first, it returns false and nothing is queued.
+func (o *outbox) push(m *outgoing, give <-chan struct{}) bool {
+	for {
+		o.mu.Lock()
+		if o.bytes < outboxLimit || o.last || o.broken {
+			o.addLocked(m)
+			o.mu.Unlock()
+			return true
+		}
+		room := o.room
+		o.mu.Unlock()
+		select {
+		case <-room:
+		case <-give:
+			return false
+		}
+	}
+}
+
+// pushNow queues a frame even where there is no room: for the few whose number is bounded elsewhere.
+func (o *outbox) pushNow(m *outgoing) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.addLocked(m)
+}
+
+func (o *outbox) addLocked(m *outgoing) {
+	if m.queued != nil {
+		m.queued()
+	}
+	if o.last || o.broken {
+		m.left = true
+		socket.CloseFiles(m.files)
+		return
+	}
+	o.queue = append(o.queue, m)
+	o.bytes += wire.HeaderSize + len(m.frame.Body)
+	o.startLocked()
+}
+
+func (o *outbox) startLocked() {
+	if o.link != nil && !o.writing && !o.broken && (len(o.queue) > 0 || o.last) {
+		o.writing = true
+		o.owner.Go(o.write)
+	}
+}
+
+// withdraw takes back a frame that has not left, and reports whether it could.
+func (o *outbox) withdraw(m *outgoing) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, q := range o.queue {
+		if q == m {
+			o.queue = append(o.queue[:i:i], o.queue[i+1:]...)
+			o.shrinkLocked(m)
+			socket.CloseFiles(m.files)
+			return true
+		}
+	}
+	return false
+}
+
+func (o *outbox) shrinkLocked(m *outgoing) {
+	o.bytes -= wire.HeaderSize + len(m.frame.Body)
+	close(o.room)
+	o.room = make(chan struct{})
+}
+
+// finish queues the last frame, if there is one, and has the link finished after it. The first call counts.
+func (o *outbox) finish(end *wire.Frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last {
+		return
+	}
+	if end != nil {
+		o.addLocked(&outgoing{frame: *end})
+	}
+	o.last = true
+	o.startLocked()
+}
+
+// fail drops all that is queued.
+func (o *outbox) fail() {
+	o.mu.Lock()
+	dropped := o.queue
+	o.queue, o.bytes, o.broken = nil, 0, true
+	close(o.room)
+	o.room = make(chan struct{})
+	o.mu.Unlock()
+	for _, m := range dropped {
+		socket.CloseFiles(m.files)
+	}
+}
+
+// write writes what is queued, and ends when the queue is empty.
+func (o *outbox) write() {
+	for {
+		batch := o.take()
+		if batch == nil {
+			return
+		}
+		var err error
+		if len(batch) > 0 {
+			err = o.link.write(batch)
+		} else {
+			err = o.link.finish()
+		}
+		for _, m := range batch {
+			socket.CloseFiles(m.files)
+		}
+		if err != nil {
+			o.fail()
+		}
+	}
+}
+
+// take takes the next frames to write in one go. An empty batch asks to finish the link, nil to stop.
+func (o *outbox) take() []*outgoing {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	size, n := 0, 0
+	for _, m := range o.queue {
+		if n > 0 && (size+len(m.frame.Body) > maxChunk/2 || len(m.files) > 0) {
+			break
+		}
+		size += wire.HeaderSize + len(m.frame.Body)
+		n++
+		m.left = true
+		if len(m.files) > 0 {
+			break
+		}
+	}
+	switch {
+	case n > 0:
+		batch := o.queue[:n:n]
+		o.queue = o.queue[n:]
+		o.bytes -= size
+		close(o.room)
+		o.room = make(chan struct{})
+		return batch
+	case o.last && !o.broken:
+		o.broken = true // the link is finished once
+		return []*outgoing{}
+	}
+	o.writing = false
+	return nil
+}

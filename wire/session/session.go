@@ -1,0 +1,294 @@
+// Package session is the session between a client and an instance: calls, one-way messages, notices and streams in both directions over one
+// socket, and an end that comes once and says who ended it and why.
+//
+// A session has a link, which carries the frames of its message channel: the first yamux stream, or, on the control connection
+// between an instance and the broker, the socket itself.
+//
+//	reader ──▶ replies: to the waiting Call
+//	       ──▶ requests, one-way messages: inbox ──▶ taker ──▶ handlers
+//	Call, Send, handlers ──▶ outbox ──▶ writer ──▶ link
+//
+// The states of a session are open, terminating (one side takes no new requests, and still answers those in flight) and ended.
+// They only go forward; closing ends a session here at once, and lets its transport go when the peer has read all.
+package session
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// closeWait bounds how long a closed session waits for its peer to have read all.
+const closeWait = 5 * time.Second
+
+// A Handler takes what the peer sends. Its methods run on goroutines of the session and must return when their context ends.
+type Handler interface {
+	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked.
+	Serve(ctx context.Context, m *Message) (reply any, err error)
+	// ServeStream serves a raw stream, which is closed when it returns. An error is what the peer then reads.
+	ServeStream(ctx context.Context, s *Stream) error
+}
+
+// A Config says what a session is before it begins.
+type Config struct {
+	ID       string       // the session's id; see NewID
+	Endpoint string       // the endpoint that was opened
+	Title    string       // what the client calls the session, for people
+	Opener   bool         // this side opened it: it is the client, and the yamux client
+	Peer     wire.Process // the other side, as the kernel told the broker
+	Handler  Handler      // nil: every request is answered with wire.UnknownMethod
+	Send     wire.Limits  // what the peer accepts of this side; zero: wire.DefaultLimits
+	Receive  wire.Limits  // what this side accepts of the peer; zero: wire.DefaultLimits
+	Origin   wire.Origin  // where Close's end arises for the peer; zero: wire.Peer
+	Logger   *slog.Logger // zero: nothing is logged
+}
+
+// A Session is one end of a session. All methods may be called from any goroutine.
+type Session struct {
+	conf    Config
+	log     *slog.Logger
+	conn    net.Conn
+	mux     *yamux.Session // nil on a control connection
+	started time.Time
+	ctx     context.Context // ends with the session, its cause is the end
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	out     outbox
+	bodies  bodies
+	calls   *credit // for requests to the peer
+	oneWay  *credit // for one-way messages to the peer
+
+	own      sync.WaitGroup // reader, writer, acceptor
+	handlers sync.WaitGroup // taker, handlers, streams
+	shut     sync.Once
+	turns    chan struct{} // large replies that are being sent
+	stats    stats
+
+	mu          sync.Mutex
+	link        link // nil until the message channel is there
+	ended       *wire.End
+	hooks       []func(wire.End)
+	draining    bool // this side takes no new requests
+	terminating bool // the peer takes no new requests
+	idle        chan struct{}
+	nextID      uint32
+	pending     map[uint32]*pending // requests that left here and are not yet answered
+	serving     map[uint32]*serving // requests of the peer that are not yet answered
+	answering   int                 // of these, and of those whose reply is leaving
+	inbox       []*Message          // bounded by the credit given
+	unhandled   int64               // one-way messages in the inbox or with a handler
+	taking      bool
+	facts       map[string]string
+	peerFacts   map[string]string
+	streams     map[*Stream]struct{}
+}
+
+type stats struct {
+	received, sent     atomic.Int64 // bytes, where the link counts them
+	callsMade, callsIn atomic.Int64
+	late               atomic.Int64 // replies that nobody waited for any more
+}
+
+// NewID returns a new session's id: 128 random bits as 32 hexadecimal digits.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// New begins a session on conn, which it owns from now on, also when it fails.
+func New(conn net.Conn, c Config) (*Session, error) {
+	s := create(c)
+	under := newConn(conn, &s.stats)
+	s.conn = under
+	var err error
+	if c.Opener {
+		s.mux, err = yamux.Client(under, yamuxConfig(s.log))
+	} else {
+		s.mux, err = yamux.Server(under, yamuxConfig(s.log))
+	}
+	if err == nil && c.Opener {
+		err = s.establish() // the message channel is the first stream, before anybody can open another
+	}
+	if err != nil {
+		s.release()
+		return nil, fmt.Errorf("begin a session: %w", err)
+	}
+	s.own.Go(s.read)
+	return s, nil
+}
+
+// NewControl begins a session whose frames travel straight on conn, which it owns from now on. It has descriptors and no streams.
+func NewControl(conn *net.UnixConn, c Config) *Session {
+	s := create(c)
+	s.conn = conn
+	s.link = &socketLink{conn: conn}
+	s.out.open(s.link)
+	s.own.Go(s.read)
+	return s
+}
+
+func create(c Config) *Session {
+	c.Send, c.Receive = c.Send.OrDefault(), c.Receive.OrDefault()
+	c.Origin = cmp.Or(c.Origin, wire.Peer)
+	s := &Session{
+		conf:    c,
+		log:     c.Logger,
+		started: time.Now(),
+		done:    make(chan struct{}),
+		calls:   newCredit(c.Send.Calls, c.Send.Bytes),
+		oneWay:  newCredit(c.Send.OneWay, c.Send.Bytes),
+		pending: map[uint32]*pending{},
+		serving: map[uint32]*serving{},
+		streams: map[*Stream]struct{}{},
+		turns:   make(chan struct{}, maxLargeReplies),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.log = s.log.With("session", ShortID(c.ID), "endpoint", c.Endpoint)
+	ctx := context.WithValue(context.Background(), sessionKey{}, s)
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	s.out.init(&s.own)
+	s.bodies.slots = map[bodyKey]chan largeBody{}
+	return s
+}
+
+type sessionKey struct{}
+
+// FromContext returns the session that a handler's context belongs to, or nil.
+func FromContext(ctx context.Context) *Session {
+	s, _ := ctx.Value(sessionKey{}).(*Session)
+	return s
+}
+
+// ShortID returns the prefix of a session's id that people are shown.
+func ShortID(id string) string { return id[:min(len(id), 8)] }
+
+// ID returns the session's id.
+func (s *Session) ID() string { return s.conf.ID }
+
+// Endpoint returns the name of the endpoint that was opened.
+func (s *Session) Endpoint() string { return s.conf.Endpoint }
+
+// Title returns what the client calls the session; it may hold anything.
+func (s *Session) Title() string { return s.conf.Title }
+
+// Peer returns who is at the other end, as the kernel told the broker when the session was opened.
+func (s *Session) Peer() wire.Process { return s.conf.Peer }
+
+// Started returns when this end of the session began.
+func (s *Session) Started() time.Time { return s.started }
+
+// SyscallConn gives access to the session's socket, to ask the kernel about it. It must not be read, written or closed.
+func (s *Session) SyscallConn() (syscall.RawConn, error) {
+	if c, ok := s.conn.(syscall.Conn); ok {
+		return c.SyscallConn()
+	}
+	return nil, wire.Errorf(wire.Unsupported, "session %s is not on a socket", ShortID(s.conf.ID))
+}
+
+// Context returns a context that ends with the session; its cause is the end's error.
+func (s *Session) Context() context.Context { return s.ctx }
+
+// Done is closed when the session has ended.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// End returns who ended the session and why. It is zero until Done is closed.
+func (s *Session) End() wire.End {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		return wire.End{}
+	}
+	return *s.ended
+}
+
+// OnEnd has f called once when the session ends, or at once if it has. A peer that closed the session returns from its Close only after
+// f has returned, so f must not wait for the peer.
+func (s *Session) OnEnd(f func(wire.End)) {
+	s.mu.Lock()
+	ended := s.ended
+	if ended == nil {
+		s.hooks = append(s.hooks, f)
+	}
+	s.mu.Unlock()
+	if ended != nil {
+		f(*ended)
+	}
+}
+
+// SetFact attaches a fact to this side of the session, for whoever inspects it. It fails with wire.OverQuota beyond wire.MaxFacts facts of
+// wire.MaxFact bytes.
+func (s *Session) SetFact(name, value string) error {
+	s.mu.Lock()
+	facts := maps.Clone(s.facts)
+	if facts == nil {
+		facts = map[string]string{}
+	}
+	facts[name] = value
+	err := wire.CheckFacts(facts)
+	if err == nil {
+		s.facts = facts
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("set a fact: %w", err)
+	}
+	return s.notify(wire.Notice{Name: wire.NoticeFacts, Facts: facts})
+}
+
+// spawn runs f on a goroutine of the session, unless that has ended.
+func (s *Session) spawn(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.own.Go(f)
+	}
+}
+
+// notify queues a notice. Notices are few and small, so they wait for nothing.
+func (s *Session) notify(n wire.Notice) error {
+	f, err := wire.NewFrame(wire.KindNotice, 0, n)
+	if err != nil {
+		return err
+	}
+	s.out.pushNow(&outgoing{frame: f})
+	return nil
+}
+
+// An Inspection is what a session looks like at one moment, from one side.
+type Inspection struct {
+	CallsMade, CallsServed   int64 // calls that this side has begun, and has been asked for
+	CallsWaiting, CallsDoing int   // of these: not yet answered
+	LateReplies              int64 // replies that came after their caller's deadline and were dropped
+	Streams                  int   // raw streams that are open
+	Received, Sent           int64 // bytes on the socket
+	Facts, PeerFacts         map[string]string
+}
+
+// Inspect returns what the session looks like now.
+func (s *Session) Inspect() Inspection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Inspection{
+		CallsMade: s.stats.callsMade.Load(), CallsServed: s.stats.callsIn.Load(),
+		CallsWaiting: len(s.pending), CallsDoing: len(s.serving),
+		LateReplies: s.stats.late.Load(), Streams: len(s.streams),
+		Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
+		Facts: maps.Clone(s.facts), PeerFacts: maps.Clone(s.peerFacts),
+	}
+}

@@ -1,0 +1,145 @@
+// Package socket is the Unix socket beneath everything: where the broker's is, who is at the other end of one, and frames on it that carry descriptors.
+package socket
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// maxControl is room for more descriptors than a frame may have, so that too many are seen as such and closed.
+var maxControl = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
+
+// ReadFrame reads exactly one frame from conn, and not a byte more, with the descriptors that belong to it. They are close-on-exec and owned by
+// the caller. A frame whose descriptors are not as many as it says fails with wire.Malformed, truncated ones (as at RLIMIT_NOFILE) with
+// wire.OverQuota; what arrived is closed. Only one goroutine may read conn. End of file before the first byte is io.EOF, and after it
+// io.ErrUnexpectedEOF.
+func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
+	var files []*os.File
+	var truncated bool
+	f, err := wire.ReadFrame(func(n int) ([]byte, error) {
+		b := make([]byte, n)
+		got, cut, err := readFull(conn, b, n == wire.HeaderSize)
+		files, truncated = append(files, got...), truncated || cut
+		return b, err
+	})
+	switch {
+	case err != nil:
+	case truncated:
+		err = wire.Errorf(wire.OverQuota, "read a frame: %d of its %d descriptors arrived: raise the limit of open files", len(files), f.Files)
+	case len(files) != int(f.Files):
+		err = wire.Errorf(wire.Malformed, "read a frame: %d descriptors arrived with a %v that says %d", len(files), f.Kind, f.Files)
+	}
+	if err != nil {
+		CloseFiles(files)
+		return f, nil, err
+	}
+	return f, files, nil
+}
+
+// readFull fills b and collects the descriptors that come on the way.
+func readFull(conn *net.UnixConn, b []byte, first bool) (files []*os.File, truncated bool, err error) {
+	oob := make([]byte, maxControl)
+	for at := 0; at < len(b); {
+		n, oobn, flags, _, err := conn.ReadMsgUnix(b[at:], oob)
+		got := received(oob[:oobn])
+		files = append(files, got...)
+		truncated = truncated || flags&unix.MSG_CTRUNC != 0
+		at += n
+		switch {
+		case err == nil && n == 0, errors.Is(err, io.EOF):
+			if first && at == 0 {
+				return files, truncated, io.EOF
+			}
+			return files, truncated, io.ErrUnexpectedEOF
+		case err != nil:
+			return files, truncated, err
+		}
+	}
+	return files, truncated, nil
+}
+
+// received wraps the descriptors in a message's control data. ReadMsgUnix has made them close-on-exec.
+func received(oob []byte) []*os.File {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	var files []*os.File
+	for _, m := range messages {
+		fds, err := syscall.ParseUnixRights(&m)
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files
+}
+
+// WriteFrame writes f to conn with files attached to its first byte. The header's count is set from files. The caller keeps its files.
+// Only one goroutine may write to conn.
+func WriteFrame(conn *net.UnixConn, f wire.Frame, files ...*os.File) error {
+	if len(files) > wire.MaxFiles {
+		return wire.Errorf(wire.Malformed, "write a %v: %d descriptors, limit %d", f.Kind, len(files), wire.MaxFiles)
+	}
+	f.Files = uint8(len(files))
+	b := f.Append(nil)
+	if len(files) > 0 {
+		n, err := writeRights(conn, b, files)
+		if err != nil {
+			return fmt.Errorf("write a %v with %d descriptors: %w", f.Kind, len(files), err)
+		}
+		b = b[n:] // what is left goes without: they have left
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if _, err := conn.Write(b); err != nil {
+		return fmt.Errorf("write a %v: %w", f.Kind, err)
+	}
+	return nil
+}
+
+// writeRights sends what it can of b, at least a byte, with files attached.
+func writeRights(conn *net.UnixConn, b []byte, files []*os.File) (int, error) {
+	fds := make([]int, len(files))
+	return withFDs(files, fds, func() (int, error) {
+		n, _, err := conn.WriteMsgUnix(b, syscall.UnixRights(fds...), nil)
+		return n, err
+	})
+}
+
+// withFDs calls f with fds filled from files, which cannot be closed meanwhile. It leaves their blocking mode alone, unlike File.Fd.
+func withFDs(files []*os.File, fds []int, f func() (int, error)) (n int, err error) {
+	if len(files) == 0 {
+		return f()
+	}
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		fds[len(fds)-len(files)] = int(fd)
+		n, err = withFDs(files[1:], fds, f)
+	})
+	if controlErr != nil {
+		return 0, controlErr
+	}
+	return n, err
+}
+
+// CloseFiles closes all files.
+func CloseFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
