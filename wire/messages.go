@@ -241,3 +241,42 @@ func checkOffer(title string, features []string) error {
 	}
 	return nil
 }
+
+// The methods of the control connection between an instance and its broker.
+const (
+	MethodHandOver = "handover" // to the instance, one-way with the client's socket: HandOver
+	MethodInspect  = "inspect"  // to the instance: SessionRef, answered with Inspection
+	MethodClose    = "close"    // to the instance: SessionRef; answered when the session has ended
+	MethodStop     = "stop"     // to the instance: it drains and ends
+	MethodSessions = "sessions" // to the broker: Sessions that are open, or ended since they were last told
+)
+
+// A SessionRef names a session to an instance.
+type SessionRef struct {
+	Session string `msgpack:"s"`
+	Text    string `msgpack:"t,omitempty"` // MethodClose: why
+}
+
+// Validate checks a SessionRef that was received.
+func (r *SessionRef) Validate() error {
+	if len(r.Text) > MaxText {
+		return Errorf(Malformed, "reason of %d bytes, limit %d", len(r.Text), MaxText)
+	}
+	return CheckID(r.Session)
+}
+
+// An Inspection is what one side of a session sees of it at one moment.
+type Inspection struct {
+	CallsServed  int64             `msgpack:"cs" json:"calls_served"`  // requests of the peer since the session began
+	CallsServing int               `msgpack:"cn" json:"calls_serving"` // of these: not yet answered
+	CallsMade    int64             `msgpack:"ms" json:"calls_made"`    // requests to the peer since the session began
+	CallsWaiting int               `msgpack:"mn" json:"calls_waiting"` // of these: not yet answered
+	LateReplies  int64             `msgpack:"lr" json:"late_replies"`  // replies that came after their caller's time and were dropped
+	Streams      int               `msgpack:"st" json:"streams"`       // raw streams that are open
+	Received     int64             `msgpack:"br" json:"bytes_received"`
+	Sent         int64             `msgpack:"bs" json:"bytes_sent"`
+	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`        // of this side
+	PeerFacts    map[string]string `msgpack:"pf,omitempty" json:"peer_facts"`  // of the other side
+	Socket       uint64            `msgpack:"si,omitempty" json:"socket"`      // inode of this side's socket
+	PeerSocket   uint64            `msgpack:"pi,omitempty" json:"peer_socket"` // inode of the other side's; 0: unknown
+}

@@ -59,8 +59,8 @@ func (s *Session) Wait() {
 // Drain tells the peer that this side is terminating, takes no new requests, waits until those that were taken are answered or ctx ends, and then
 // ends the session with the given text.
 func (s *Session) Drain(ctx context.Context, text string) error {
+	s.Terminate()
 	s.mu.Lock()
-	s.draining = true
 	idle := make(chan struct{})
 	if s.busyLocked() {
 		s.idle = idle
@@ -68,7 +68,6 @@ func (s *Session) Drain(ctx context.Context, text string) error {
 		close(idle)
 	}
 	s.mu.Unlock()
-	s.notify(wire.Notice{Name: wire.NoticeTerminating})
 	select {
 	case <-idle:
 	case <-s.done:
@@ -189,4 +188,12 @@ func (s *Session) release() {
 		}
 		s.out.fail()
 	})
+}
+
+// Terminate tells the peer that this side takes no new requests; one-way messages and replies go on.
+func (s *Session) Terminate() {
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
+	s.notify(wire.Notice{Name: wire.NoticeTerminating})
 }

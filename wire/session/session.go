@@ -29,6 +29,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // closeWait bounds how long a closed session waits for its peer to have read all.
@@ -270,25 +271,20 @@ func (s *Session) notify(n wire.Notice) error {
 	return nil
 }
 
-// An Inspection is what a session looks like at one moment, from one side.
-type Inspection struct {
-	CallsMade, CallsServed   int64 // calls that this side has begun, and has been asked for
-	CallsWaiting, CallsDoing int   // of these: not yet answered
-	LateReplies              int64 // replies that came after their caller's deadline and were dropped
-	Streams                  int   // raw streams that are open
-	Received, Sent           int64 // bytes on the socket
-	Facts, PeerFacts         map[string]string
-}
-
-// Inspect returns what the session looks like now.
-func (s *Session) Inspect() Inspection {
+// Inspect returns what this side of the session looks like now.
+func (s *Session) Inspect() wire.Inspection {
+	var own, peer uint64
+	if sc, ok := s.conn.(syscall.Conn); ok {
+		own, peer, _ = socket.Inodes(sc) // 0 where the socket is gone
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Inspection{
+	return wire.Inspection{
 		CallsMade: s.stats.callsMade.Load(), CallsServed: s.stats.callsIn.Load(),
-		CallsWaiting: len(s.pending), CallsDoing: len(s.serving),
+		CallsWaiting: len(s.pending), CallsServing: len(s.serving),
 		LateReplies: s.stats.late.Load(), Streams: len(s.streams),
 		Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
 		Facts: maps.Clone(s.facts), PeerFacts: maps.Clone(s.peerFacts),
+		Socket: own, PeerSocket: peer,
 	}
 }

@@ -1,0 +1,36 @@
+// Package client opens sessions with named endpoints.
+package client
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// A Session is an open session; see the package wire/session.
+type Session = session.Session
+
+// Options say how to open a session. The zero value is useful.
+type Options struct {
+	// Socket is the path of the broker's socket; empty: FAIRLEAD_SOCKET, or the default of this user.
+	Socket string
+	// Title is what people read of this session in lists: at most wire.MaxTitle bytes.
+	Title string
+	// NoWait has Dial fail at once where no broker is; otherwise it waits for one until its context ends.
+	NoWait bool
+	// Handler takes what the service sends: its calls, one-way messages and streams, as a *services.Mux does. Nil: it serves none.
+	Handler session.Handler
+	// Limits are what this side accepts of the service; zero: wire.DefaultLimits.
+	Limits wire.Limits
+	// Logger is told of a peer that breaks the protocol; nil: nobody is.
+	Logger *slog.Logger
+}
+
+// Call calls a method and returns its decoded reply; see Session.Call.
+func Call[Reply any](ctx context.Context, s *Session, method string, request any) (Reply, error) {
+	var reply Reply
+	err := s.Call(ctx, method, request, &reply)
+	return reply, err
+}

@@ -1,0 +1,148 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// A NoBrokerError says that no broker answers at a path. Its code is wire.Unavailable.
+type NoBrokerError struct {
+	Path string // of the socket
+	Err  error  // why it cannot be connected to
+}
+
+// Error says what to do.
+func (e *NoBrokerError) Error() string {
+	return fmt.Sprintf("no broker at %s: start one with 'brokerd', or set %s (%v)", e.Path, socket.Variable, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *NoBrokerError) Unwrap() error { return e.Err }
+
+// Is reports whether target is wire.Unavailable.
+func (e *NoBrokerError) Is(target error) bool { return target == wire.Unavailable }
+
+const (
+	retryFirst = 5 * time.Millisecond
+	retryMost  = 200 * time.Millisecond
+)
+
+// Dial opens a session with an endpoint. It repeats its question until it is accepted or refused, or ctx ends: nothing has been executed until then.
+// It waits for a broker that is not there yet, unless o.NoWait is set. Failures are a *NoBrokerError, or a *wire.Error with the
+// code of the refusal, DeadlineExceeded or Canceled.
+func Dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
+	s, err := dial(ctx, endpoint, o)
+	if err != nil {
+		err = fmt.Errorf("open %s: %w", wire.Printable(endpoint, wire.MaxEndpoint), err)
+		if _, none := errors.AsType[*NoBrokerError](err); none && ctx.Err() == nil {
+			return nil, err
+		}
+		return nil, wire.AsError(err)
+	}
+	return s, nil
+}
+
+func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
+	path, err := socket.Path(o.Socket)
+	if err != nil {
+		return nil, err
+	}
+	open := wire.Open{Endpoint: endpoint, Title: o.Title, Limits: o.Limits.OrDefault()}
+	if err := open.Validate(); err != nil {
+		return nil, err
+	}
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		s, err := attempt(ctx, path, open, o)
+		_, none := errors.AsType[*NoBrokerError](err)
+		if err == nil || none && o.NoWait || !none && !retryable(err) {
+			return s, err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %v", ctx.Err(), err)
+		}
+	}
+}
+
+// retryable reports whether err leaves it open that another attempt succeeds: the connection was lost before it was accepted, or the instance was
+// just going.
+func retryable(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, wire.Terminating)
+}
+
+// attempt asks once.
+func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Session, error) {
+	conn, err := connect(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	routed, accepted, err := ask(ctx, conn, open)
+	if !stop() || err != nil { // from here on the context says nothing about the connection
+		conn.Close()
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	return session.New(conn, session.Config{
+		ID: routed.Session, Endpoint: open.Endpoint, Title: open.Title, Opener: true, Peer: routed.Process,
+		Handler: o.Handler, Send: accepted.Limits, Receive: open.Limits, Logger: o.Logger,
+	})
+}
+
+// connect connects to the broker's socket.
+func connect(ctx context.Context, path string) (*net.UnixConn, error) {
+	conn, _, err := socket.Connect(ctx, path)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return nil, cmp.Or[error](ctx.Err(), &NoBrokerError{Path: path, Err: op.Err})
+	}
+	return conn, err
+}
+
+// ask sends open and reads the answers up to the one that accepts.
+func ask(ctx context.Context, conn *net.UnixConn, open wire.Open) (routed wire.Routed, accepted wire.Accepted, err error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		open.Within = max(1, time.Until(deadline).Milliseconds())
+	}
+	f, err := wire.NewFrame(wire.KindOpen, 0, open)
+	if err != nil {
+		return routed, accepted, err
+	}
+	if err := socket.WriteFrame(conn, f); err != nil {
+		return routed, accepted, err
+	}
+	for {
+		f, files, err := socket.ReadFrame(conn)
+		socket.CloseFiles(files)
+		if err != nil {
+			return routed, accepted, err
+		}
+		switch f.Kind {
+		case wire.KindRouted:
+			err = wire.Unmarshal(f.Body, &routed)
+		case wire.KindAccepted:
+			return routed, accepted, wire.Unmarshal(f.Body, &accepted)
+		case wire.KindRefused:
+			refusal := &wire.Error{}
+			if err = wire.Unmarshal(f.Body, refusal); err == nil {
+				err = refusal
+			}
+		default:
+			err = wire.Errorf(wire.Malformed, "the broker answers with a %v", f.Kind)
+		}
+		if err != nil {
+			return routed, accepted, err
+		}
+	}
+}

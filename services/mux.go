@@ -1,0 +1,102 @@
+// Package services is what a service author imports: methods on a Mux, endpoints on a Server.
+package services
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// A Mux serves the methods of one endpoint by their names. It is a session.Handler, so a client can give one to its sessions too.
+// Methods are added before it serves; adding one twice panics.
+type Mux struct {
+	mu      sync.RWMutex
+	methods map[string]method
+	streams map[string]func(context.Context, *session.Stream) error
+}
+
+type method func(ctx context.Context, m *session.Message) (any, error)
+
+// NewMux returns a Mux without methods.
+func NewMux() *Mux {
+	return &Mux{methods: map[string]method{}, streams: map[string]func(context.Context, *session.Stream) error{}}
+}
+
+// Handle adds a method that takes a Request and returns a Reply. The handler runs on a goroutine of its own for each request; its context ends with the
+// caller's deadline, cancel or session. An error that is a *wire.Error, or a wire.Code, reaches the caller with its code; any other one does as
+// wire.Internal. A request that does not decode is answered with wire.Malformed and never reaches the handler. If Request has a method
+// Validate() error on its pointer, it has been called.
+func Handle[Request, Reply any](mux *Mux, name string, handler func(context.Context, Request) (Reply, error)) {
+	mux.add(name, func(ctx context.Context, m *session.Message) (any, error) {
+		if m.OneWay {
+			return nil, wire.Errorf(wire.UnknownMethod, "%q is a call, and came as a one-way message", name)
+		}
+		var request Request
+		if err := m.Decode(&request); err != nil {
+			return nil, err
+		}
+		return handler(ctx, request)
+	})
+}
+
+// HandleOneWay adds a method that takes one-way messages. The next message of that session is taken up only when the handler has returned.
+// Its error is logged at debug level and goes nowhere else.
+func HandleOneWay[Message any](mux *Mux, name string, handler func(context.Context, Message) error) {
+	mux.add(name, func(ctx context.Context, m *session.Message) (any, error) {
+		if !m.OneWay {
+			return nil, wire.Errorf(wire.UnknownMethod, "%q is a one-way message, and came as a call", name)
+		}
+		var message Message
+		if err := m.Decode(&message); err != nil {
+			return nil, err
+		}
+		return nil, handler(ctx, message)
+	})
+}
+
+// HandleStream adds a method that serves a raw stream, which is closed when the handler returns. An error is what the client then reads.
+func HandleStream(mux *Mux, name string, handler func(context.Context, *session.Stream) error) {
+	mux.mu.Lock()
+	defer mux.mu.Unlock()
+	if _, twice := mux.streams[name]; twice {
+		panic(fmt.Sprintf("services: stream method %q is added twice", name))
+	}
+	mux.streams[name] = handler
+}
+
+func (mux *Mux) add(name string, m method) {
+	mux.mu.Lock()
+	defer mux.mu.Unlock()
+	if _, twice := mux.methods[name]; twice || name == "" || len(name) > wire.MaxMethod {
+		panic(fmt.Sprintf("services: method %q is added twice, or its name is not of 1 to %d bytes", name, wire.MaxMethod))
+	}
+	mux.methods[name] = m
+}
+
+// Serve serves one message; it is for the session to call.
+func (mux *Mux) Serve(ctx context.Context, m *session.Message) (any, error) {
+	mux.mu.RLock()
+	serve, ok := mux.methods[m.Method]
+	mux.mu.RUnlock()
+	if !ok {
+		return nil, wire.Errorf(wire.UnknownMethod, "no method %q", wire.Printable(m.Method, wire.MaxMethod))
+	}
+	return serve(ctx, m)
+}
+
+// ServeStream serves one stream; it is for the session to call.
+func (mux *Mux) ServeStream(ctx context.Context, s *session.Stream) error {
+	mux.mu.RLock()
+	serve, ok := mux.streams[s.Method()]
+	mux.mu.RUnlock()
+	if !ok {
+		return wire.Errorf(wire.UnknownMethod, "no stream method %q", wire.Printable(s.Method(), wire.MaxMethod))
+	}
+	return serve(ctx, s)
+}
+
+// FromContext returns the session that a handler's context belongs to: who calls, and a way to call back.
+func FromContext(ctx context.Context) *session.Session { return session.FromContext(ctx) }

@@ -1,0 +1,64 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// Connect connects to the broker's socket, after a check of its folder, and returns the uid that the broker runs as. It fails with
+// wire.NotPermitted for a folder or a broker that may not be trusted: a broker is root's or this user's own, unless this user is root.
+// Failures of the connection itself are those of the net package.
+func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, err error) {
+	if err := checkFolder(path); err != nil {
+		return nil, 0, err
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, 0, err
+	}
+	conn = c.(*net.UnixConn)
+	uid, err = PeerUID(conn)
+	if self := os.Geteuid(); err == nil && uid != 0 && int(uid) != self && self != 0 {
+		err = wire.Errorf(wire.NotPermitted, "the broker at %s runs as uid %d: want this user or root", path, uid)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, 0, err
+	}
+	return conn, uid, nil
+}
+
+// PeerUID returns the uid of the process at the other end of conn, which may have exited.
+func PeerUID(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	h, cred, err := process.FromPeer(raw)
+	h.Close()
+	if err != nil && !errors.Is(err, process.ErrGone) {
+		return 0, fmt.Errorf("identify the broker: %w", err)
+	}
+	return cred.UID, nil
+}
+
+// FromFile returns the Unix socket in f, which stays the caller's.
+func FromFile(f *os.File) (*net.UnixConn, error) {
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("take over a connection: %w", err)
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, wire.Errorf(wire.Malformed, "take over a connection: it is not a Unix socket")
+	}
+	return conn, nil
+}

@@ -1,0 +1,85 @@
+package socket
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// SystemPath is where the system's broker has its socket.
+const SystemPath = "/run/fairlead/broker.sock"
+
+// Variable is the environment variable that names the broker's socket.
+const Variable = "FAIRLEAD_SOCKET"
+
+// maxPath is the longest path of a Unix socket in bytes, see unix(7).
+const maxPath = 107
+
+// Path returns where the broker's socket is: explicit if that is not empty, else what FAIRLEAD_SOCKET says, else SystemPath for root, else UserPath.
+func Path(explicit string) (string, error) {
+	path := explicit
+	if path == "" {
+		path = os.Getenv(Variable)
+	}
+	switch {
+	case path != "":
+	case os.Geteuid() == 0:
+		path = SystemPath
+	default:
+		return UserPath()
+	}
+	return path, CheckPath(path)
+}
+
+// UserPath returns where the broker of this user has its socket: in $XDG_RUNTIME_DIR, or else in a folder of the user's own under the temp folder.
+func UserPath() (string, error) {
+	folder := os.Getenv("XDG_RUNTIME_DIR")
+	if folder != "" {
+		folder = filepath.Join(folder, "fairlead")
+	} else {
+		folder = filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-%d", os.Geteuid()))
+	}
+	path := filepath.Join(folder, "broker.sock")
+	return path, CheckPath(path)
+}
+
+// CheckPath checks that a socket can have this path.
+func CheckPath(path string) error {
+	if len(path) > maxPath {
+		return wire.Errorf(wire.Malformed, "socket path of %d bytes: %s: a Unix socket's has at most %d, choose a shorter one", len(path), path, maxPath)
+	}
+	return nil
+}
+
+// checkFolder checks that nobody but this user and root can replace what is in the folder of a socket: it is a folder and no link, owned by either, and not
+// writable for others unless it is sticky, as /tmp is. A folder that is not there is no error.
+func checkFolder(path string) error {
+	folder := filepath.Dir(path)
+	info, err := os.Lstat(folder)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("check the folder of the broker's socket: %w", err)
+	}
+	stat, _ := info.Sys().(*syscall.Stat_t)
+	owned := stat != nil && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid() || os.Geteuid() == 0)
+	private := info.Mode().Perm()&0o022 == 0 || info.Mode()&os.ModeSticky != 0
+	if !info.IsDir() || !owned || !private {
+		return wire.Errorf(wire.NotPermitted, "folder %s of the broker's socket has mode %v: want a folder that belongs to this user or root and that others cannot write", folder, info.Mode())
+	}
+	return nil
+}
+
+// CloseOnExec marks a descriptor that was inherited, so that children of this process do not get it too.
+func CloseOnExec(fd int) error {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+		return fmt.Errorf("take over inherited descriptor %d: %w", fd, err)
+	}
+	return nil
+}
