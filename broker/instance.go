@@ -1,0 +1,226 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/internal/watch"
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// An instance is one registration of a process that serves endpoints. A process that registers again after it lost the broker is a new one.
+type instance struct {
+	service   string
+	number    int64 // 0: it has none
+	endpoints []string
+	process   wire.Process
+	handle    *process.Handle  // nil for the broker itself
+	control   *session.Session // nil for the broker itself
+	local     *services.Host   // only of the broker itself
+	since     time.Time
+}
+
+// routed tells a client which session it gets and who this instance is.
+func (i *instance) routed(conn *net.UnixConn, id string) error {
+	f, err := wire.NewFrame(wire.KindRouted, 0, wire.Routed{Session: id, Service: i.service, Instance: i.number, Process: i.process})
+	if err != nil {
+		return err
+	}
+	var files []*os.File
+	if i.handle != nil {
+		pidfd, err := i.handle.File()
+		if err != nil {
+			return err
+		}
+		defer pidfd.Close()
+		files = append(files, pidfd)
+	}
+	conn.SetDeadline(time.Now().Add(answerWait))
+	return socket.WriteFrame(conn, f, files...)
+}
+
+// take hands a client's connection to the instance; the broker's copies are closed when it has left. It waits until ctx ends for an instance that is
+// slow to take others. With an error conn is still the caller's.
+func (i *instance) take(ctx context.Context, h wire.HandOver, conn *net.UnixConn) error {
+	if i.local != nil {
+		i.local.HandOver(h, conn)
+		return nil
+	}
+	f, err := conn.File()
+	if err != nil {
+		return fmt.Errorf("copy a connection: %w", err)
+	}
+	if err := i.control.Send(ctx, wire.MethodHandOver, h, f); err != nil {
+		if wire.CodeOf(err) == wire.DeadlineExceeded {
+			return wire.Errorf(wire.Unavailable, "instance %d of %s (pid %d) takes no sessions: it is stopped or overloaded", i.number, i.service, i.process.PID)
+		}
+		return err
+	}
+	return conn.Close()
+}
+
+// over reports whether the instance takes no more sessions: it is being stopped, its control connection is lost, or, by the kernel's word, its process is gone.
+func (i *instance) over() bool {
+	return i.control != nil && (i.control.Terminating() || i.handle.Gone())
+}
+
+// route returns the instance that serves an endpoint. It starts the service if it has none and the broker can, and waits until ctx ends.
+func (b *Broker) route(ctx context.Context, endpoint string) (*instance, error) {
+	b.mu.Lock()
+	i, s := b.endpoints[endpoint], b.owners[endpoint]
+	b.mu.Unlock()
+	switch {
+	case i != nil && !i.over():
+		return i, nil
+	case s != nil:
+		return s.get(ctx)
+	}
+	return nil, wire.Errorf(wire.UnknownEndpoint, "no service has the endpoint %s", endpoint)
+}
+
+// register enters an instance, answers it, and keeps it until its control connection is lost. One that the broker started comes with its start.
+func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
+	conn.SetDeadline(time.Time{})
+	var r wire.Register
+	err := wire.Unmarshal(body, &r)
+	if err == nil && p.handle == nil {
+		err = wire.Errorf(wire.NotPermitted, "register %s: a process in a pid namespace that cannot be seen from here may not", r.Service)
+	}
+	i := &instance{service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, handle: p.handle, since: time.Now()}
+	if st != nil {
+		i.number, i.since = st.number, st.at
+	}
+	if err == nil {
+		err = b.claim(i, conn)
+	}
+	if err != nil {
+		b.log.Warn("registration refused", "service", wire.Printable(r.Service, wire.MaxEndpoint), "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
+		p.handle.Close()
+		b.refuse(conn, err)
+		return
+	}
+	for _, info := range r.Sessions {
+		b.table.update(info, i)
+	}
+	if s := b.declared[i.service]; s != nil {
+		s.registered(i, st)
+	}
+	<-i.control.Done()
+	i.control.Wait()
+	b.unregister(i)
+	b.await(i, st)
+}
+
+// claim enters an instance for its endpoints and begins its control connection. It fails with wire.Conflict, naming the owner, if an endpoint has another
+// instance, or belongs to another service.
+func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
+	accepted, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Limits: wire.DefaultLimits})
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range i.endpoints {
+		if owner := b.endpoints[e]; owner != nil && !owner.over() && owner.process.PID != i.process.PID {
+			taken := wire.Errorf(wire.Conflict, "endpoint %s is taken: %s, instance %d, pid %d, uid %d", e, owner.service, owner.number, owner.process.PID, owner.process.UID)
+			taken.Holder = &wire.Holder{PID: owner.process.PID, UID: owner.process.UID, Service: owner.service}
+			return taken
+		}
+		if s := b.owners[e]; s != nil && s.Name != i.service {
+			return wire.Errorf(wire.Conflict, "endpoint %s belongs to the service %s", e, s.Name)
+		}
+	}
+	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
+	for _, e := range i.endpoints {
+		b.endpoints[e] = i
+	}
+	return nil
+}
+
+// unregister takes an instance out: it gets no new sessions.
+func (b *Broker) unregister(i *instance) {
+	b.mu.Lock()
+	for _, e := range i.endpoints {
+		if b.endpoints[e] == i {
+			delete(b.endpoints, e)
+		}
+	}
+	b.mu.Unlock()
+	if s := b.declared[i.service]; s != nil {
+		s.unregistered(i)
+	}
+}
+
+// await waits until the process of an instance whose control connection is lost is gone, and closes the sessions that it still had.
+// One that lives on keeps them, and registers again.
+func (b *Broker) await(i *instance, st *start) {
+	defer i.handle.Close()
+	status := "its exit status is unknown"
+	if st != nil {
+		select {
+		case <-st.exited:
+			status = st.status
+		case <-b.ctx.Done():
+			return
+		}
+	} else if !b.exited(i) {
+		return
+	}
+	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: fmt.Sprintf("%s (instance %d, pid %d) is gone: %s", i.service, i.number, i.process.PID, status)})
+}
+
+// exited waits for the process of an instance that is not the broker's child. It returns false if the broker is stopped first.
+func (b *Broker) exited(i *instance) bool {
+	gone := make(chan struct{})
+	raw, err := i.handle.SyscallConn()
+	var w *watch.Watch
+	if err == nil {
+		w, err = b.watch.Add(raw, watch.Process, func() { close(gone) })
+	}
+	if err != nil {
+		b.log.Error("cannot watch an instance", "service", i.service, "instance", i.number, "err", err)
+		return false
+	}
+	select {
+	case <-gone:
+		return true
+	case <-b.ctx.Done():
+		b.watch.Remove(w)
+		return false
+	}
+}
+
+// controlMux serves what an instance tells the broker.
+func (b *Broker) controlMux(i *instance) *services.Mux {
+	mux := services.NewMux()
+	services.Handle(mux, wire.MethodSessions, func(_ context.Context, news wire.Sessions) (any, error) {
+		for _, info := range news.Sessions {
+			b.table.update(info, i)
+		}
+		return nil, nil
+	})
+	return mux
+}
+
+// instances returns all registered instances, by service.
+func (b *Broker) instances() []*instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []*instance
+	for _, i := range b.endpoints {
+		if !slices.Contains(all, i) {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(a, b *instance) int { return strings.Compare(a.service, b.service) })
+	return all
+}

@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// A listener is the broker's socket. Whoever holds the lock beside it owns the path; the lock file is never removed.
+type listener struct {
+	*net.UnixListener
+	path    string
+	lock    *os.File
+	reserve *os.File // given up to turn a client away when there are no descriptors left
+}
+
+// listen takes the socket's path over and listens. It fails with wire.Conflict while another broker holds the path.
+func listen(path string) (*listener, error) {
+	if err := socket.CheckPath(path); err != nil {
+		return nil, err
+	}
+	mode := fs.FileMode(0o700)
+	if path == socket.SystemPath {
+		mode = 0o755
+	}
+	if err := os.MkdirAll(filepath.Dir(path), mode); err != nil {
+		return nil, fmt.Errorf("make the folder of the broker's socket: %w", err)
+	}
+	if err := socket.CheckFolder(path); err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(path + ".lock")
+	if errors.Is(err, wire.Conflict) {
+		return nil, wire.Errorf(wire.Conflict, "another broker runs at %s: it holds %s.lock", path, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := bind(path)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	reserve, err := os.Open(os.DevNull)
+	if err != nil {
+		lock.Close()
+		l.Close()
+		return nil, err
+	}
+	return &listener{UnixListener: l, path: path, lock: lock, reserve: reserve}, nil
+}
+
+// bind replaces a stale socket, which the lock proves it to be.
+func bind(path string) (*net.UnixListener, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("look at the broker's socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, wire.Errorf(wire.Conflict, "%s is not a socket: remove it, or choose another path", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove a stale socket: %w", err)
+		}
+	}
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		controlErr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o666) }) // who may do what is decided by credentials
+		return errors.Join(err, controlErr)
+	}}
+	l, err := config.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// lockFile opens and locks a file for as long as the returned file, or a copy of its descriptor, stays open. It fails with wire.Conflict if the lock is held.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open a lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, wire.Errorf(wire.Conflict, "lock %s is held by another process", path)
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return f, nil
+}
+
+const (
+	acceptPauseFirst = 10 * time.Millisecond
+	acceptPauseMost  = time.Second
+)
+
+// accept returns the next connection. Where it cannot, for want of descriptors or memory, it turns a client away and goes on.
+// It fails only when the listener is closed.
+func (l *listener) accept() (*net.UnixConn, error) {
+	for pause := acceptPauseFirst; ; pause = min(2*pause, acceptPauseMost) {
+		conn, err := l.AcceptUnix()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		l.reserve.Close()
+		l.SetDeadline(time.Now().Add(pause)) // also the pause
+		if turned, err := l.AcceptUnix(); err == nil {
+			turned.Close()
+		}
+		l.SetDeadline(time.Time{})
+		l.reserve, _ = os.Open(os.DevNull)
+	}
+}
+
+// close stops listening and gives the path up.
+func (l *listener) close() {
+	l.UnixListener.Close() // also removes the socket
+	l.reserve.Close()
+	l.lock.Close()
+}

@@ -1,0 +1,325 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// A Service is what the broker may start.
+type Service struct {
+	Name      string
+	Endpoints []string
+	Program   []string // the arguments, first the program's path
+}
+
+// LockPath returns the lock of a service of the broker at a socket. Every instance that the broker starts inherits it locked.
+func LockPath(socket, service string) string { return filepath.Join(socket+".d", service+".lock") }
+
+// StateDir returns the folder in which a service of the broker at a socket may keep what its next instance needs.
+func StateDir(socket, service string) string { return filepath.Join(socket+".d", service) }
+
+// lockPoll is how often a held lock is tried again while an instance is waited for.
+const lockPoll = 20 * time.Millisecond
+
+// A service is a declared service. It is stopped, starting (start is set) or running (instance is set):
+//
+//	stopped ── get ──▶ starting ── registered ──▶ running ── unregistered ──▶ stopped
+//	                      └── failed, timed out ──▶ stopped
+//
+// A start is an object of its own, so that the late end of an old one cannot touch a new one.
+type service struct {
+	Service
+	b *Broker
+
+	mu       sync.Mutex
+	instance *instance
+	starting *start
+	children []*start // started here and not yet reaped
+	stopped  bool     // for good
+}
+
+// A start is one attempt to have an instance: the broker starts a process, or waits for one that holds the service's lock.
+type start struct {
+	done     chan struct{} // closed when it has come to something
+	instance *instance     // set before done is closed, if it succeeded
+	err      error         // likewise, if it failed
+
+	// Of a process that was started:
+	number int64
+	at     time.Time
+	handle *process.Handle
+	exited chan struct{} // closed when the process was reaped
+	status string        // set before exited is closed
+}
+
+// declare enters a service.
+func (b *Broker) declare(c Service) error {
+	if err := wire.CheckName(c.Name); err != nil {
+		return fmt.Errorf("declare a service: %w", err)
+	}
+	s := &service{Service: c, b: b}
+	b.declared[c.Name] = s
+	for _, e := range c.Endpoints {
+		if owner := b.owners[e]; owner != nil || e == Endpoint {
+			return wire.Errorf(wire.Conflict, "declare service %s: endpoint %s is taken", c.Name, e)
+		}
+		b.owners[e] = s
+	}
+	return nil
+}
+
+// get returns the service's instance. If there is none it starts one, and waits until ctx ends.
+func (s *service) get(ctx context.Context) (*instance, error) {
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		return nil, wire.Errorf(wire.Unavailable, "the broker is being stopped")
+	}
+	if s.instance != nil && !s.instance.over() {
+		defer s.mu.Unlock()
+		return s.instance, nil
+	}
+	st := s.starting
+	if st == nil {
+		st = &start{done: make(chan struct{})}
+		s.starting = st
+		s.b.work.Go(func() { s.run(st) })
+	}
+	s.mu.Unlock()
+	select {
+	case <-st.done:
+		return st.instance, st.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for %s to start: %w", s.Name, ctx.Err())
+	}
+}
+
+// run brings a start to its end.
+func (s *service) run(st *start) {
+	ctx, cancel := context.WithTimeout(s.b.ctx, s.b.conf.StartTimeout)
+	defer cancel()
+	lock, err := s.acquire(ctx, st)
+	if err != nil {
+		s.finish(st, nil, err)
+		return
+	}
+	if lock == nil {
+		return // one that lived already has registered
+	}
+	err = s.spawn(st, lock)
+	lock.Close()
+	if err != nil {
+		s.finish(st, nil, wire.Errorf(wire.StartFailed, "start %s: %v", s.Name, err))
+		return
+	}
+	select {
+	case <-st.done:
+	case <-st.exited:
+		s.finish(st, nil, wire.Errorf(wire.StartFailed, "%s ended before it registered: %s; its log says why", s.Name, st.status))
+	case <-ctx.Done():
+		s.finish(st, nil, wire.Errorf(wire.StartTimeout, "%s (pid %d) has not registered within %v", s.Name, st.handle.PID(), s.b.conf.StartTimeout))
+		st.handle.Signal(syscall.SIGKILL)
+	}
+}
+
+// acquire takes the service's lock. While an instance holds it, that one is waited for: then there is a registration and no lock.
+func (s *service) acquire(ctx context.Context, st *start) (*os.File, error) {
+	path := LockPath(s.b.conf.Socket, s.Name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, wire.Errorf(wire.StartFailed, "make the folder of the locks: %v", err)
+	}
+	for {
+		lock, err := lockFile(path)
+		if err == nil {
+			return lock, nil
+		}
+		if !errors.Is(err, wire.Conflict) {
+			return nil, wire.Errorf(wire.StartFailed, "%v", err)
+		}
+		select {
+		case <-st.done:
+			return nil, nil
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, wire.Errorf(wire.StartTimeout, "an instance of %s lives, for it holds %s, and has not registered within %v", s.Name, path, s.b.conf.StartTimeout)
+		}
+	}
+}
+
+// spawn starts a process with its control connection and the lock, and has it reaped.
+func (s *service) spawn(st *start, lock *os.File) error {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return err
+	}
+	defer theirs.Close()
+	st.number = s.lastNumber() + 1
+	pidfd := -1
+	cmd := exec.Command(s.Program[0], s.Program[1:]...)
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{theirs, lock}
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd, Setpgid: true}
+	cmd.Env = append(os.Environ(), services.ControlVariable+"=3", services.LockVariable+"=4",
+		services.InstanceVariable+"="+strconv.FormatInt(st.number, 10), socket.Variable+"="+s.b.conf.Socket)
+	st.at, st.exited = time.Now(), make(chan struct{})
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		return err
+	}
+	if st.handle, err = handleOf(cmd, pidfd); err != nil { // not known to happen: it was just started
+		cmd.Process.Kill()
+		cmd.Wait()
+		ours.Close()
+		return err
+	}
+	s.mu.Lock()
+	s.children = append(s.children, st)
+	s.mu.Unlock()
+	s.remember(st)
+	s.b.log.Info("instance started", "service", s.Name, "instance", st.number, "peer", cmd.Process.Pid)
+	s.b.work.Go(func() { s.reap(st, cmd) })
+	s.b.work.Go(func() { s.converse(st, ours, cmd.Process.Pid) })
+	return nil
+}
+
+func handleOf(cmd *exec.Cmd, pidfd int) (*process.Handle, error) {
+	if pidfd < 0 { // before Linux 5.4
+		return process.Open(cmd.Process.Pid)
+	}
+	f := os.NewFile(uintptr(pidfd), "pidfd")
+	h, err := process.FromFile(f)
+	if err != nil {
+		f.Close()
+	}
+	return h, err
+}
+
+// socketpair returns a connected pair: one end for the broker, the other for an instance to inherit.
+func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a control connection: %w", err)
+	}
+	own := os.NewFile(uintptr(fds[0]), "control")
+	defer own.Close()
+	theirs = os.NewFile(uintptr(fds[1]), "control")
+	if ours, err = socket.FromFile(own); err != nil {
+		theirs.Close()
+	}
+	return ours, theirs, err
+}
+
+// reap waits for a process that was started.
+func (s *service) reap(st *start, cmd *exec.Cmd) {
+	cmd.Wait()
+	st.status = cmd.ProcessState.String()
+	close(st.exited)
+	s.mu.Lock()
+	s.children = slices.DeleteFunc(s.children, func(c *start) bool { return c == st })
+	stopped := s.stopped
+	s.mu.Unlock()
+	if !stopped && !cmd.ProcessState.Success() {
+		s.b.log.Warn("instance ended", "service", s.Name, "instance", st.number, "peer", cmd.Process.Pid, "status", st.status)
+	}
+}
+
+// converse reads the registration of a process that was started, and keeps its control connection.
+func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
+	conn.SetDeadline(time.Now().Add(s.b.conf.StartTimeout))
+	f, files, err := socket.ReadFrame(conn)
+	socket.CloseFiles(files)
+	if err == nil && f.Kind != wire.KindRegister {
+		err = wire.Errorf(wire.Malformed, "the first frame is a %v: want register", f.Kind)
+	}
+	if err != nil {
+		s.b.refuse(conn, err)
+		return
+	}
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	p := party{Process: wire.Process{PID: pid, UID: uid, GID: gid, Program: st.handle.Program()}, handle: st.handle}
+	s.b.register(conn, p, f.Body, st)
+}
+
+// registered notes the service's instance. One that no start of this broker knows was there before: it is asked whether it runs as it is declared.
+func (s *service) registered(i *instance, st *start) {
+	s.mu.Lock()
+	s.instance = i
+	waiting := s.starting
+	s.mu.Unlock()
+	if waiting != nil {
+		s.finish(waiting, i, nil)
+	}
+	if st != nil {
+		return
+	}
+	s.b.log.Info("instance taken up", "service", s.Name, "instance", i.number, "peer", i.process.PID)
+	args, err := i.handle.Arguments()
+	if err == nil && len(args) > 0 && !slices.Equal(args[1:], s.Program[1:]) {
+		s.b.log.Warn(fmt.Sprintf("service runs with other arguments than this broker's: they apply when it is started next; to apply them now, which ends its sessions, run 'kill %d'", i.process.PID),
+			"service", s.Name, "instance", i.number, "peer", i.process.PID, "runs", strings.Join(args[1:], " "), "wanted", strings.Join(s.Program[1:], " "))
+	}
+}
+
+// unregistered notes that the instance takes no more sessions.
+func (s *service) unregistered(i *instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.instance == i {
+		s.instance = nil
+	}
+}
+
+// finish ends a start, once.
+func (s *service) finish(st *start, i *instance, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.starting != st {
+		return
+	}
+	s.starting = nil
+	st.instance, st.err = i, err
+	close(st.done)
+	if err != nil {
+		s.b.log.Error("start failed", "service", s.Name, "instance", st.number, "code", wire.CodeOf(err), "err", err)
+	}
+}
+
+// stop ends the processes that this broker has started: it asks them to stop, and kills what has not in time.
+func (s *service) stop() {
+	s.mu.Lock()
+	s.stopped = true
+	children, i := slices.Clone(s.children), s.instance
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+	defer cancel()
+	for _, st := range children {
+		if i != nil && i.number == st.number && i.control.Call(ctx, wire.MethodStop, nil, nil) == nil {
+			s.b.log.Info("instance asked to stop", "service", s.Name, "instance", st.number)
+		} else {
+			st.handle.Signal(syscall.SIGTERM)
+		}
+		select {
+		case <-st.exited:
+		case <-ctx.Done():
+			s.b.log.Warn("instance did not stop in time and is killed", "service", s.Name, "instance", st.number)
+			st.handle.Signal(syscall.SIGKILL)
+			<-st.exited
+		}
+	}
+}

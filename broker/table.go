@@ -1,0 +1,173 @@
+package broker
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const (
+	// keptClosed is how many closed sessions the table keeps; older ones are forgotten first.
+	keptClosed = 1000
+	// pageSize is how many sessions one reply lists.
+	pageSize = 2000
+)
+
+// A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
+type table struct {
+	mu     sync.Mutex
+	live   map[string]*entry
+	closed []Session // oldest first
+	total  int64     // closed since the broker started
+}
+
+type entry struct {
+	Session
+	instance *instance
+}
+
+func newTable() *table { return &table{live: map[string]*entry{}} }
+
+// begin enters a session that is being handed over.
+func (t *table) begin(s Session, i *instance) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.State = SessionOpening
+	t.live[s.ID] = &entry{Session: s, instance: i}
+}
+
+// drop removes a session that was never handed over.
+func (t *table) drop(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.live, id)
+}
+
+// update takes what an instance tells of a session.
+func (t *table) update(info wire.SessionInfo, i *instance) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.live[info.ID]
+	if e == nil {
+		e = &entry{Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
+	}
+	e.instance = i
+	if info.End != nil {
+		t.closeLocked(e, *info.End, Time(info.ClosedAt))
+		return
+	}
+	if t.isClosedLocked(info.ID) {
+		return
+	}
+	e.State, e.OpenedAt = SessionOpen, Time(info.OpenedAt)
+	t.live[info.ID] = e
+}
+
+// isClosedLocked reports whether a session is known to be closed, so that late news do not open it again.
+func (t *table) isClosedLocked(id string) bool {
+	return slices.ContainsFunc(t.closed, func(s Session) bool { return s.ID == id })
+}
+
+// end closes all sessions of an instance that is gone.
+func (t *table) end(i *instance, end wire.End) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if e.instance == i {
+			t.closeLocked(e, end, At(time.Now()))
+		}
+	}
+}
+
+func (t *table) closeLocked(e *entry, end wire.End, at Time) {
+	delete(t.live, e.ID)
+	if t.isClosedLocked(e.ID) {
+		return
+	}
+	s := e.Session
+	s.State, s.ClosedAt, s.End = SessionClosed, at, &end
+	t.closed = append(t.closed, s)
+	t.total++
+	if len(t.closed) > keptClosed {
+		t.closed = slices.Delete(t.closed, 0, len(t.closed)-keptClosed)
+	}
+}
+
+// find returns the session whose id has this prefix, and its instance while it lives. It fails with wire.NotFound, wire.Conflict if several have it, or
+// wire.Malformed.
+func (t *table) find(prefix string) (Session, *instance, error) {
+	if prefix == "" || strings.Trim(prefix, "0123456789abcdef") != "" {
+		return Session{}, nil, wire.Errorf(wire.Malformed, "session id %q: want hexadecimal digits, as 'session list' shows them", wire.Printable(prefix, 64))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var found []Session
+	var owner *instance
+	for _, e := range t.live {
+		if strings.HasPrefix(e.ID, prefix) {
+			found, owner = append(found, e.Session), e.instance
+		}
+	}
+	for _, s := range t.closed {
+		if strings.HasPrefix(s.ID, prefix) {
+			found = append(found, s)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return Session{}, nil, wire.Errorf(wire.NotFound, "no session %s, open or among the last %d closed", prefix, keptClosed)
+	case 1:
+		if found[0].State == SessionClosed {
+			owner = nil
+		}
+		return found[0], owner, nil
+	}
+	return Session{}, nil, wire.Errorf(wire.Conflict, "session id %s is the beginning of %d ids: give more of it", prefix, len(found))
+}
+
+// list returns one page of sessions in the order they were opened.
+func (t *table) list(r SessionsRequest) Sessions {
+	var all []Session
+	t.mu.Lock()
+	if r.State != SessionClosed {
+		for _, e := range t.live {
+			all = append(all, e.Session)
+		}
+	}
+	if r.State == SessionClosed || r.State == "all" {
+		all = append(all, t.closed...)
+	}
+	t.mu.Unlock()
+	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(cmp.Compare(a.OpenedAt, b.OpenedAt), cmp.Compare(a.ID, b.ID)) })
+	page := Sessions{}
+	skipping := r.After != ""
+	for _, s := range all {
+		switch {
+		case skipping:
+			skipping = s.ID != r.After
+		case r.Endpoint != "" && s.Endpoint != r.Endpoint:
+		case len(page.Sessions) == pageSize:
+			page.Next = page.Sessions[pageSize-1].ID
+			return page
+		default:
+			page.Sessions = append(page.Sessions, s)
+		}
+	}
+	return page
+}
+
+// count returns how many sessions are live, of one service if i is given, and how many have closed.
+func (t *table) count(i *instance) (live int, closed int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if i == nil || e.instance == i {
+			live++
+		}
+	}
+	return live, t.total
+}

@@ -1,0 +1,44 @@
+// Package cli is the voice that the commands share: where they log, which version they are, and how they say what is wrong.
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+
+	"github.com/lmittmann/tint"
+	"golang.org/x/sys/unix"
+)
+
+// Logger returns a logger that writes to stderr, for people on a terminal and as JSON elsewhere.
+func Logger(level slog.Level) *slog.Logger {
+	if Terminal(os.Stderr) {
+		return slog.New(tint.NewHandler(os.Stderr, &tint.Options{Level: level, NoColor: os.Getenv("NO_COLOR") != ""}))
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// Terminal reports whether f is a terminal.
+func Terminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// Version returns the version that this program was built as.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
+// Fail prints an error of a command, and what to do about it if hint is not empty.
+func Fail(w io.Writer, command string, err error, hint string) {
+	fmt.Fprintf(w, "%s: %v\n", command, err)
+	if hint != "" {
+		fmt.Fprintf(w, "%s: hint: %s\n", command, hint)
+	}
+}

@@ -1,0 +1,100 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Cred says which process and user are at the other end of a Unix socket, by SO_PEERCRED, see unix(7).
+type Cred struct {
+	// PID is 0 if the process is in a pid namespace that cannot be seen from here.
+	PID int
+	// UID and GID are the effective ones.
+	UID, GID uint32
+}
+
+// FromPeer returns a handle on the process at the other end of a Unix stream socket, and its credentials.
+// Both are those of the process that called connect, listen or socketpair, and not of one that the socket was passed to.
+//
+// The kernel names the process by SO_PEERPIDFD since Linux 6.5. On an older one the handle is
+// opened by number and the socket must not be hung up after that. What this lacks: a peer that died and
+// whose socket a child of its own keeps open may have its number taken by another process before it is looked
+// at; and a peer in a foreign pid namespace cannot be had.
+//
+// The error wraps ErrGone if the peer has exited, though not in every such case: the newest kernels give a handle that
+// is Gone. The credentials are right with ErrGone too.
+func FromPeer(conn syscall.RawConn) (*Handle, Cred, error) {
+	return fromPeer(conn, peerPidfd)
+}
+
+func fromPeer(conn syscall.RawConn, open func(socket int, cred Cred) (int, error)) (*Handle, Cred, error) {
+	var cred Cred
+	var fd int
+	var err error
+	ctlErr := conn.Control(func(socket uintptr) {
+		if cred, err = peerCred(int(socket)); err == nil {
+			fd, err = open(int(socket), cred)
+		}
+	})
+	if err := errors.Join(ctlErr, err); err != nil {
+		return nil, cred, fmt.Errorf("identify the peer of a socket: %w", err)
+	}
+	h, err := newHandle(os.NewFile(uintptr(fd), "pidfd"), cred.PID)
+	return h, cred, err
+}
+
+func peerCred(socket int) (Cred, error) {
+	ucred, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return Cred{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	return Cred{PID: int(ucred.Pid), UID: ucred.Uid, GID: ucred.Gid}, nil
+}
+
+func peerPidfd(socket int, cred Cred) (int, error) {
+	fd, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	switch {
+	case errors.Is(err, unix.ENOPROTOOPT):
+		return peerPidfdByNumber(socket, cred)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH):
+		return -1, ErrGone
+	case errors.Is(err, unix.ENODATA):
+		return -1, errors.New("it is not a connected Unix socket")
+	}
+	return fd, os.NewSyscallError("getsockopt SO_PEERPIDFD", err)
+}
+
+// peerPidfdByNumber is the way before Linux 6.5. The number belonged to one process all the while if it started
+// at the same time before and after. It is the peer if the peer still lives, of which a socket that is not hung up is the sign.
+func peerPidfdByNumber(socket int, cred Cred) (int, error) {
+	if cred.PID <= 0 {
+		return -1, errors.New("it has no number in this pid namespace")
+	}
+	before, err := readStat(cred.PID)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := pidfdOpen(cred.PID)
+	if err != nil {
+		return -1, err
+	}
+	after, err := readStat(cred.PID)
+	if err == nil && after.start != before.start {
+		err = ErrGone
+	}
+	if err == nil {
+		var hungUp bool
+		if hungUp, err = pollNow(socket, 0); hungUp {
+			err = ErrGone
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
