@@ -30,6 +30,7 @@ const (
 	openWait       = 30 * time.Second // for an open that states no time
 	answerWait     = time.Second      // for the peer to take a short answer
 	stopWait       = 10 * time.Second // for an instance to stop before it is killed
+	settleWait     = time.Second      // from a broker's start, for instances of the one before it to register
 	maxUnread      = 1024             // connections whose first frame has not come; a further one is turned away
 )
 
@@ -60,6 +61,7 @@ type Broker struct {
 
 	mu        sync.Mutex
 	endpoints map[string]*instance
+	claimed   chan struct{}       // closed and replaced when an instance has registered
 	declared  map[string]*service // by name; set once
 	owners    map[string]*service // by endpoint; set once
 }
@@ -76,6 +78,7 @@ func New(c Config) (*Broker, error) {
 		self:      wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
 		table:     newTable(),
 		unread:    make(chan struct{}, maxUnread),
+		claimed:   make(chan struct{}),
 		endpoints: map[string]*instance{}, declared: map[string]*service{}, owners: map[string]*service{},
 	}
 	if b.log == nil {

@@ -239,3 +239,20 @@ func TestDialWaitsForABrokerUnlessToldNotTo(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAnOpenRightAfterABrokersRestartWaitsForTheInstanceToRegister(t *testing.T) {
+	at := path(t)
+	stopBroker := run(t, broker.Config{Socket: at})
+	stop := serve(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{echoEndpoint: echoMux()}})
+	defer stop()
+	for range 5 {
+		stopBroker()
+		stopBroker = run(t, broker.Config{Socket: at})
+		s, err := client.Dial(within(t, 5*time.Second), echoEndpoint, client.Options{Socket: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	stopBroker()
+}

@@ -73,18 +73,29 @@ func (i *instance) over() bool {
 	return i.control != nil && (i.control.Terminating() || i.handle.Gone())
 }
 
-// route returns the instance that serves an endpoint. It starts the service if it has none and the broker can, and waits until ctx ends.
+// route returns the instance that serves an endpoint. It starts the service if it has none and the broker can, and waits until ctx ends. In its first
+// moments a broker waits for the instances of the one before it to register.
 func (b *Broker) route(ctx context.Context, endpoint string) (*instance, error) {
-	b.mu.Lock()
-	i, s := b.endpoints[endpoint], b.owners[endpoint]
-	b.mu.Unlock()
-	switch {
-	case i != nil && !i.over():
-		return i, nil
-	case s != nil:
-		return s.get(ctx)
+	settled := time.NewTimer(time.Until(b.started.Add(settleWait)))
+	defer settled.Stop()
+	for {
+		b.mu.Lock()
+		i, s, claimed := b.endpoints[endpoint], b.owners[endpoint], b.claimed
+		b.mu.Unlock()
+		switch {
+		case i != nil && !i.over():
+			return i, nil
+		case s != nil:
+			return s.get(ctx)
+		}
+		select {
+		case <-claimed:
+		case <-settled.C:
+			return nil, wire.Errorf(wire.UnknownEndpoint, "no service has the endpoint %s", endpoint)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	return nil, wire.Errorf(wire.UnknownEndpoint, "no service has the endpoint %s", endpoint)
 }
 
 // register enters an instance, answers it, and keeps it until its control connection is lost. One that the broker started comes with its start.
@@ -143,6 +154,8 @@ func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 	for _, e := range i.endpoints {
 		b.endpoints[e] = i
 	}
+	close(b.claimed)
+	b.claimed = make(chan struct{})
 	return nil
 }
 
