@@ -27,6 +27,7 @@ type instance struct {
 	control   *session.Session // nil for the broker itself
 	local     *services.Host   // only of the broker itself
 	since     time.Time
+	gone      chan struct{} // closed when the process is
 }
 
 // routed tells a client which session it gets and who this instance is.
@@ -106,7 +107,7 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 	if err == nil && p.handle == nil {
 		err = wire.Errorf(wire.NotPermitted, "register %s: a process in a pid namespace that cannot be seen from here may not", r.Service)
 	}
-	i := &instance{service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, handle: p.handle, since: time.Now()}
+	i := &instance{service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, handle: p.handle, since: time.Now(), gone: make(chan struct{})}
 	if st != nil {
 		i.number, i.since = st.number, st.at
 	}
@@ -119,6 +120,8 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 		b.refuse(conn, err)
 		return
 	}
+	defer i.handle.Close()
+	defer b.watchProcess(i)()
 	for _, info := range r.Sessions {
 		b.table.update(info, i)
 	}
@@ -176,40 +179,32 @@ func (b *Broker) unregister(i *instance) {
 // await waits until the process of an instance whose control connection is lost is gone, and closes the sessions that it still had.
 // One that lives on keeps them, and registers again.
 func (b *Broker) await(i *instance, st *start) {
-	defer i.handle.Close()
 	status := "its exit status is unknown"
-	if st != nil {
-		select {
-		case <-st.exited:
-			status = st.status
-		case <-b.ctx.Done():
-			return
-		}
-	} else if !b.exited(i) {
+	select {
+	case <-i.gone:
+	case <-b.ctx.Done():
 		return
+	}
+	if st != nil {
+		<-st.exited // it is reaped at once
+		status = st.status
 	}
 	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: fmt.Sprintf("%s (instance %d, pid %d) is gone: %s", i.service, i.number, i.process.PID, status)})
 }
 
-// exited waits for the process of an instance that is not the broker's child. It returns false if the broker is stopped first.
-func (b *Broker) exited(i *instance) bool {
-	gone := make(chan struct{})
+// watchProcess has the instance's gone closed when its process is, until stop is called. One that cannot be watched is taken to be gone.
+func (b *Broker) watchProcess(i *instance) (stop func()) {
 	raw, err := i.handle.SyscallConn()
 	var w *watch.Watch
 	if err == nil {
-		w, err = b.watch.Add(raw, watch.Process, func() { close(gone) })
+		w, err = b.watch.Add(raw, watch.Process, func() { close(i.gone) })
 	}
 	if err != nil {
 		b.log.Error("cannot watch an instance", "service", i.service, "instance", i.number, "err", err)
-		return false
+		close(i.gone)
+		return func() {}
 	}
-	select {
-	case <-gone:
-		return true
-	case <-b.ctx.Done():
-		b.watch.Remove(w)
-		return false
-	}
+	return func() { b.watch.Remove(w) }
 }
 
 // controlMux serves what an instance tells the broker.

@@ -300,7 +300,8 @@ func (s *service) finish(st *start, i *instance, err error) {
 	}
 }
 
-// stop ends the processes that this broker has started: it asks them to stop, and kills what has not in time.
+// stop ends the service's instance, and every process that this broker has started: it asks them to stop, and kills what has not in time. An instance
+// that was started by hand is left alone.
 func (s *service) stop() {
 	s.mu.Lock()
 	s.stopped = true
@@ -308,18 +309,37 @@ func (s *service) stop() {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
+	if i != nil && i.number != 0 {
+		s.stopInstance(ctx, i)
+	}
 	for _, st := range children {
-		if i != nil && i.number == st.number && i.control.Call(ctx, wire.MethodStop, nil, nil) == nil {
-			s.b.log.Info("instance asked to stop", "service", s.Name, "instance", st.number)
-		} else {
+		if i == nil || st.number != i.number {
 			st.handle.Signal(syscall.SIGTERM)
 		}
 		select {
 		case <-st.exited:
 		case <-ctx.Done():
-			s.b.log.Warn("instance did not stop in time and is killed", "service", s.Name, "instance", st.number)
-			st.handle.Signal(syscall.SIGKILL)
+			s.kill(st.number, st.handle)
 			<-st.exited
 		}
 	}
+}
+
+// stopInstance asks a registered instance to stop, and returns when its process is gone.
+func (s *service) stopInstance(ctx context.Context, i *instance) {
+	if err := i.control.Call(ctx, wire.MethodStop, nil, nil); err != nil {
+		i.handle.Signal(syscall.SIGTERM)
+	}
+	select {
+	case <-i.gone:
+	case <-ctx.Done():
+		s.kill(i.number, i.handle)
+		<-i.gone
+	}
+	s.b.log.Info("instance stopped", "service", s.Name, "instance", i.number, "peer", i.process.PID)
+}
+
+func (s *service) kill(number int64, h *process.Handle) {
+	s.b.log.Warn("instance did not stop in time and is killed", "service", s.Name, "instance", number, "peer", h.PID())
+	h.Signal(syscall.SIGKILL)
 }

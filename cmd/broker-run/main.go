@@ -1,0 +1,220 @@
+// Command broker-run runs a command in a container that leases an address, and ends it when the address's network is lost.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/services/runner"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+const usage = `broker-run runs a command in a container of its own, with an address for as long as it lives.
+
+usage:
+  broker-run [flags] -- COMMAND [ARG ...]
+
+It leases an address on each --network and runs COMMAND with FAIRLEAD_ADDRESS, FAIRLEAD_GATEWAY, FAIRLEAD_MAC,
+FAIRLEAD_NETWORK and FAIRLEAD_HOSTNAME set, and FAIRLEAD_ADDRESS_2 and so on for further networks. When a network is lost,
+it ends COMMAND and all it started. When broker-run itself is killed, they go with it, and the address is free again once
+the last of them is gone.
+
+flags:
+`
+
+const after = `
+exit codes: COMMAND's own, 128+n if signal n ended it, 126 it cannot be run, 127 it was not found,
+69 a network was lost, 125 broker-run itself failed, 2 usage
+
+example:
+  broker-run --network default --hostname web -- sh -c 'echo $FAIRLEAD_ADDRESS; exec sleep 60'
+`
+
+// Exit codes of broker-run's own; those of the command are runner.ExitStatus's.
+const (
+	exitOK    = 0
+	exitUsage = 2
+)
+
+// A signaled is the signal that ended broker-run before the command ran.
+type signaled syscall.Signal
+
+func (s signaled) Error() string { return syscall.Signal(s).String() }
+
+// A run is one run of the command.
+type run struct {
+	socket   string
+	networks []string
+	hostname string
+	grace    time.Duration
+	contain  string
+	timeout  time.Duration
+	verbose  bool
+}
+
+func main() { os.Exit(runMain(os.Args[1:])) }
+
+func runMain(args []string) int {
+	var r run
+	flags := pflag.NewFlagSet("broker-run", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.SetInterspersed(false)
+	flags.StringVar(&r.socket, "socket", "", "path of the broker's socket (default: $FAIRLEAD_SOCKET, else that of this user)")
+	flags.StringArrayVar(&r.networks, "network", []string{network.DefaultNetwork}, "`NAME` of a network to lease an address on; may be given more than once")
+	flags.StringVar(&r.hostname, "hostname", "", "hostname to lease on each network")
+	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end")
+	flags.StringVar(&r.contain, "contain", string(runner.Require), "require: refuse to start without namespaces; best: do what can be done")
+	flags.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker and the leases")
+	flags.BoolVar(&r.verbose, "verbose", false, "log more")
+	err := flags.Parse(args)
+	if errors.Is(err, pflag.ErrHelp) {
+		fmt.Print(usage, flags.FlagUsages(), after)
+		return exitOK
+	}
+	if err == nil {
+		err = r.check(flags.Args())
+	}
+	if err != nil {
+		cli.Fail(os.Stderr, "broker-run", err, "try 'broker-run --help'")
+		return exitUsage
+	}
+	err = r.run(flags.Args())
+	if sig, ok := errors.AsType[signaled](err); ok {
+		return 128 + int(sig)
+	}
+	if _, own := errors.AsType[*runner.ExitError](err); err != nil && !own { // the command says itself what was wrong
+		cli.Fail(os.Stderr, "broker-run", err, "")
+	}
+	return runner.ExitStatus(err)
+}
+
+// check checks what was asked for.
+func (r *run) check(command []string) error {
+	switch {
+	case len(command) == 0:
+		return errors.New("no command to run")
+	case r.contain != string(runner.Require) && r.contain != string(runner.Best):
+		return fmt.Errorf("--contain %q: want require or best", r.contain)
+	case r.grace <= 0 || r.timeout <= 0:
+		return errors.New("--grace and --timeout: want more than 0")
+	case len(r.networks) == 0:
+		return errors.New("--network: want at least one")
+	}
+	seen := map[string]bool{}
+	for _, n := range r.networks {
+		if seen[n] {
+			return fmt.Errorf("--network %s is given twice", n)
+		}
+		seen[n] = true
+	}
+	return nil
+}
+
+// run runs the command from its blocked init to its end.
+func (r *run) run(command []string) error {
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals, runner.Signals()...) // before anything is started, so that none is missed
+	defer signal.Stop(signals)
+
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	container, err := runner.Prepare(cmd, runner.Options{Contain: runner.Contain(r.contain), Grace: r.grace, Logger: r.logger()})
+	if err != nil {
+		return err
+	}
+	defer container.Close()
+	if err := container.Contained(); err != nil {
+		fmt.Fprintf(os.Stderr, "broker-run: %v\n", err)
+	}
+	leases, sessions, err := r.lease(container.PID(), signals)
+	defer closeAll(sessions)
+	if err != nil {
+		return err
+	}
+	path, err := socket.Path(r.socket)
+	if err != nil {
+		return err
+	}
+	cmd.Env = append(os.Environ(), runner.Environment(leases)...)
+	cmd.Env = append(cmd.Env, socket.Variable+"="+path)
+	go container.Forward(signals)
+	return container.Run(context.Background(), leases...)
+}
+
+func (r *run) logger() *slog.Logger {
+	if r.verbose {
+		return cli.Logger(slog.LevelDebug)
+	}
+	return cli.Logger(slog.LevelWarn)
+}
+
+// lease opens a session for each network and allocates on it. If one fails, the others are let go by closing their sessions.
+func (r *run) lease(witness int, signals <-chan os.Signal) (leases []*network.Lease, sessions []*client.Session, err error) {
+	ctx, stop := interruptible(signals)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("not within --timeout %v: %w", r.timeout, context.DeadlineExceeded))
+	defer cancel()
+	defer func() {
+		if sig, ok := errors.AsType[signaled](context.Cause(ctx)); ok && err != nil {
+			err = sig
+		}
+	}()
+	for _, name := range r.networks {
+		s, err := client.Dial(ctx, network.Endpoint, client.Options{Socket: r.socket, Title: "broker-run " + name})
+		if err != nil {
+			return leases, sessions, err
+		}
+		sessions = append(sessions, s)
+		l, err := network.Allocate(ctx, s, network.Request{Network: name, Hostname: r.hostname, Witness: witness})
+		if err != nil {
+			return leases, sessions, fmt.Errorf("lease an address on %s: %w", name, err)
+		}
+		leases = append(leases, l)
+	}
+	return leases, sessions, nil
+}
+
+// interruptible returns a context that ends with the first signal that would end the command, until stop is called.
+func interruptible(signals <-chan os.Signal) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case sig := <-signals:
+				if s, ok := sig.(syscall.Signal); ok && (s == syscall.SIGTERM || s == syscall.SIGINT || s == syscall.SIGHUP || s == syscall.SIGQUIT) {
+					cancel(signaled(s))
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+	}
+}
+
+// closeAll closes sessions at the same time.
+func closeAll(sessions []*client.Session) {
+	var closing sync.WaitGroup
+	for _, s := range sessions {
+		closing.Go(func() { s.Close() })
+	}
+	closing.Wait()
+}

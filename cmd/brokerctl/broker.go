@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// ask calls a method of the broker's endpoint.
+func ask[Reply any](ctx context.Context, c *command, method string, request any) (Reply, error) {
+	var none Reply
+	s, err := c.dial(ctx, broker.Endpoint)
+	if err != nil {
+		return none, err
+	}
+	defer s.Close()
+	return client.Call[Reply](ctx, s, method, request)
+}
+
+func (c *command) status(ctx context.Context) error {
+	s, err := ask[broker.Status](ctx, c, broker.MethodStatus, nil)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("status", s)
+	}
+	_, err = fmt.Fprintf(c.out, `broker     %s, pid %d, uid %d, up %s
+socket     %s
+services   %d, instances %d
+sessions   %d open, %d closed since the start
+denied     %d
+`, s.Version, s.PID, s.UID, time.Since(time.Unix(0, int64(s.StartedAt))).Round(time.Second), s.Socket, s.Services, s.Instances, s.Open, s.Closed, s.Denied)
+	return err
+}
+
+func (c *command) serviceList(ctx context.Context) error {
+	list, err := ask[broker.Services](ctx, c, broker.MethodServices, nil)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("services", list.Services)
+	}
+	t := cli.NewTable("NAME", "STATE", "PID", "INSTANCE", "AGE", "SESSIONS", "ENDPOINTS")
+	for _, s := range list.Services {
+		pid, number := "", ""
+		if s.PID != 0 {
+			pid, number = fmt.Sprint(s.PID), fmt.Sprint(s.Instance)
+		}
+		t.Row(s.Name, s.State, pid, number, cli.Age(int64(s.StartedAt)), fmt.Sprint(s.Sessions), strings.Join(s.Endpoints, ","))
+	}
+	return t.Print(c.out)
+}
+
+// sessions asks for all pages of the list.
+func (c *command) sessions(ctx context.Context) ([]broker.Session, error) {
+	s, err := c.dial(ctx, broker.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var all []broker.Session
+	for r := (broker.SessionsRequest{State: c.state, Endpoint: c.endpoint}); ; {
+		page, err := client.Call[broker.Sessions](ctx, s, broker.MethodSessions, r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Sessions...)
+		if page.Next == "" {
+			return all, nil
+		}
+		r.After = page.Next
+	}
+}
+
+func (c *command) sessionList(ctx context.Context) error {
+	all, err := c.sessions(ctx)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("sessions", all)
+	}
+	t := cli.NewTable("ID", "ENDPOINT", "STATE", "AGE", "CLIENT", "UID", "INSTANCE", "TITLE", "END")
+	for _, s := range all {
+		end := ""
+		if s.End != nil {
+			end = fmt.Sprintf("%s by %s: %s", s.End.Code, s.End.Origin, s.End.Text)
+		}
+		t.Row(session.ShortID(s.ID), s.Endpoint, s.State, cli.Age(int64(s.OpenedAt)), cli.Who(s.Client), fmt.Sprint(s.Client.UID), cli.Who(s.Instance), s.Title, end)
+	}
+	return t.Print(c.out)
+}
+
+// An inspected session is the session with what its instance sees of it.
+type inspected struct {
+	broker.Session
+	*wire.Inspection
+}
+
+func (c *command) sessionInspect(ctx context.Context, id string) error {
+	d, err := ask[broker.Details](ctx, c, broker.MethodInspect, broker.SessionRequest{ID: id})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("session", inspected{d.Session, d.Inspection})
+	}
+	s := d.Session
+	lines := [][2]string{
+		{"id", s.ID}, {"endpoint", s.Endpoint}, {"state", s.State}, {"title", s.Title},
+		{"opened", moment(s.OpenedAt)}, {"closed", moment(s.ClosedAt)},
+		{"client", party(s.Client)}, {"instance", party(s.Instance)},
+	}
+	if s.End != nil {
+		lines = append(lines, [2]string{"end", fmt.Sprintf("%s by %s: %s", s.End.Code, s.End.Origin, s.End.Text)})
+	}
+	if in := d.Inspection; in != nil {
+		lines = append(lines, [][2]string{
+			{"calls", fmt.Sprintf("%d from the client (%d in flight), %d to it (%d in flight), %d late replies dropped", in.CallsServed, in.CallsServing, in.CallsMade, in.CallsWaiting, in.LateReplies)},
+			{"streams", fmt.Sprintf("%d open", in.Streams)},
+			{"bytes", fmt.Sprintf("%d from the client, %d to it", in.Received, in.Sent)},
+			{"sockets", fmt.Sprintf("client %d, instance %d", in.PeerSocket, in.Socket)},
+		}...)
+		lines = append(lines, facts("client", in.PeerFacts)...)
+		lines = append(lines, facts("instance", in.Facts)...)
+	}
+	for _, l := range lines {
+		if l[1] != "" {
+			if _, err := fmt.Fprintf(c.out, "%-9s  %s\n", l[0], wire.Printable(l[1], 2048)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func facts(side string, of map[string]string) (lines [][2]string) {
+	for _, k := range slices.Sorted(maps.Keys(of)) {
+		lines = append(lines, [2]string{"fact", fmt.Sprintf("%s=%s (of the %s)", k, of[k], side)})
+	}
+	return lines
+}
+
+func party(p wire.Process) string { return fmt.Sprintf("%s, uid %d, gid %d", cli.Who(p), p.UID, p.GID) }
+
+func moment(t broker.Time) string {
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s ago)", time.Unix(0, int64(t)).Format(time.RFC3339), cli.Age(int64(t)))
+}
+
+func (c *command) sessionClose(ctx context.Context, id string) error {
+	s, err := ask[broker.Session](ctx, c, broker.MethodClose, broker.SessionRequest{ID: id, Text: c.reason})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("session", s)
+	}
+	_, err = fmt.Fprintf(c.out, "closed %s of %s\n", s.ID, s.Endpoint)
+	return err
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/services/network/server"
+)
+
+// defaultNetwork is the network that is served if none is given.
+const defaultNetwork = network.DefaultNetwork + "=10.88.0.0/24"
+
+// networkDrain is how long a stopping network service waits for the requests in flight; those that wait for an address would take longer.
+const networkDrain = time.Second
+
+const networkHelp = `brokerd network is the network service of the broker at a socket, until SIGTERM or SIGINT. The broker starts it itself.
+
+It leases addresses to sessions, and writes down who has which, so that none that is in use is given out again after it has crashed.
+
+example:
+  brokerd network --network default=10.88.0.0/24 --network lab=10.99.0.0/16`
+
+// networkMain is brokerd network.
+func networkMain(args []string) int {
+	flags := pflag.NewFlagSet("brokerd network", pflag.ContinueOnError)
+	path := flags.String("socket", "", "path of the broker's socket")
+	stateDir := flags.String("state-dir", "", "folder of the record of leases (default: SOCKET.d/"+network.Endpoint+")")
+	texts := flags.StringArray("network", []string{defaultNetwork}, "`NAME=PREFIX` of a network; may be given more than once")
+	verbose := flags.Bool("verbose", false, "log more than start, stop and faults")
+	if code, ok := parse(flags, args, networkHelp); !ok {
+		return code
+	}
+	networks, err := parseNetworks(*texts)
+	if err == nil {
+		*path, err = servePath(*path, false, false)
+	}
+	if err != nil {
+		cli.Fail(os.Stderr, "brokerd network", err, "")
+		return exitUsage
+	}
+	if *stateDir == "" {
+		*stateDir = broker.StateDir(*path, network.Endpoint)
+	}
+	lock, err := lockNetwork(*path)
+	if err == nil {
+		defer lock.Close()
+		err = serveNetwork(server.Config{
+			Networks: networks, StateDir: *stateDir, Socket: *path, Logger: newLogger(*verbose),
+			Suspects: func(ctx context.Context) ([]server.Suspect, error) { return earlierClients(ctx, *path) },
+		})
+	}
+	if err != nil {
+		cli.Fail(os.Stderr, "brokerd network", err, "")
+		return exitFailed
+	}
+	return exitOK
+}
+
+// parseNetworks takes the values of --network, which must go together.
+func parseNetworks(texts []string) ([]server.Network, error) {
+	var networks []server.Network
+	for _, text := range texts {
+		n, err := server.ParseNetwork(text)
+		if err != nil {
+			return nil, err
+		}
+		networks = append(networks, n)
+	}
+	return networks, server.CheckNetworks(networks)
+}
+
+// serveNetwork serves until it is told to stop.
+func serveNetwork(c server.Config) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	s, err := server.New(c)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	log := c.Logger.With("service", network.Endpoint)
+	log.Info("network service started", "socket", c.Socket, "pid", os.Getpid())
+	err = services.Server{
+		Service: network.Endpoint, Endpoints: map[string]*services.Mux{network.Endpoint: s.Mux()},
+		Socket: c.Socket, Drain: networkDrain, Logger: c.Logger,
+	}.Serve(ctx)
+	log.Info("network service stopped", "socket", c.Socket, "pid", os.Getpid())
+	return err
+}
+
+// lockNetwork takes the lock that only one network service of a broker has, for as long as this process lives. One that the broker started has
+// inherited it locked, and gets nil.
+func lockNetwork(path string) (*os.File, error) {
+	if os.Getenv(services.LockVariable) != "" {
+		return nil, nil
+	}
+	name := broker.LockPath(path, network.Endpoint)
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of the lock: %w", err)
+	}
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return file, nil
+	}
+	file.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("another network service of the broker at %s is running (its lock %s is held): "+
+			"'brokerctl service list' shows it, and the broker starts one itself when it is needed", path, name)
+	}
+	return nil, fmt.Errorf("take the lock %s: %w", name, err)
+}
+
+// earlierClients asks the broker for the clients of sessions that earlier instances of the network service had.
+func earlierClients(ctx context.Context, path string) ([]server.Suspect, error) {
+	session, err := client.Dial(ctx, broker.Endpoint, client.Options{Socket: path, Title: "network service"})
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	var suspects []server.Suspect
+	request := broker.SessionsRequest{State: "all", Endpoint: network.Endpoint}
+	for {
+		page, err := client.Call[broker.Sessions](ctx, session, broker.MethodSessions, request)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range page.Sessions {
+			// Those of this instance are told in its table, and one that is being opened has no instance yet.
+			if s.Instance.PID != 0 && s.Instance.PID != os.Getpid() && s.Client.PID != 0 {
+				suspects = append(suspects, server.Suspect{PID: s.Client.PID, OpenedAt: time.Unix(0, int64(s.OpenedAt))})
+			}
+		}
+		if page.Next == "" {
+			return suspects, nil
+		}
+		request.After = page.Next
+	}
+}

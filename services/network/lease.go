@@ -1,0 +1,149 @@
+package network
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// ErrReleased is what Lease.Err says of a lease that was given back.
+var ErrReleased = errors.New("the lease was released")
+
+// withdrawWait bounds how long a failed Allocate tries to tell the service that nobody wants its lease.
+const withdrawWait = time.Second
+
+// A Request says what to lease. The zero Request asks for an address of the default network.
+type Request struct {
+	// Network is the name of the network; empty: DefaultNetwork.
+	Network string
+	// Hostname is leased with the address: a DNS name of at most 253 bytes (RFC 1123), in any case, that is unique in its network. Empty: none.
+	Hostname string
+	// Witness is the number of a process without which the lease does not end: see Lease.AddWitness. Zero: none.
+	Witness int
+}
+
+// A Lease is addresses, MAC and hostname on one network, held by the session that allocated it. Its methods may be called from any goroutine.
+//
+//	held ── Release, or the session's end ──▶ over
+type Lease struct {
+	// ID names the lease; no other lease of its network service has it, also after a restart.
+	ID string
+	// Network is the name of the network.
+	Network string
+	// Hostname is the name leased with the addresses, in lower case; empty if none was asked for.
+	Hostname string
+	// Addresses are the leased addresses, each with the length of its network's prefix.
+	Addresses []netip.Prefix
+	// Gateways are the networks' gateways, one for each address family.
+	Gateways []netip.Addr
+	// MAC is the hardware address, in the form of net.HardwareAddr. The service made it: locally administered and unicast.
+	MAC string
+	// MTU is the network's, in bytes.
+	MTU int
+
+	session *client.Session
+	done    chan struct{}
+	forget  func() bool // stops waiting for the session's end
+
+	mu  sync.Mutex
+	err error
+}
+
+// Allocate leases an address of a network. The session holds the lease, and the lease ends with it.
+//
+// Failures have the code wire.NotFound for an unknown network, wire.Conflict, naming the holder, for a hostname that is taken, wire.Exhausted for a
+// network all of whose addresses are held by the living, wire.Unavailable where addresses or the hostname are still kept from being given out, or
+// the lease cannot be recorded, wire.NotPermitted for a witness that is no descendant of this process, or those of Session.Call. The dead are never in
+// the way. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
+func Allocate(ctx context.Context, session *client.Session, request Request) (*Lease, error) {
+	message := AllocateRequest{Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken()}
+	info, err := client.Call[LeaseInfo](ctx, session, MethodAllocate, message)
+	if err != nil {
+		// The service answers with a failure, or holds a lease whose reply did not come in time.
+		if e := wire.AsError(err); e.Sent && e.Origin != wire.Peer {
+			withdraw(ctx, session, message.Token)
+		}
+		return nil, err
+	}
+	return newLease(session, info), nil
+}
+
+// withdraw tells the service that the caller has never got the lease that it asked for with this token. The session delivers it after the
+// call's cancel.
+func withdraw(ctx context.Context, session *client.Session, token string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawWait)
+	defer cancel()
+	// It fails only where the session has ended, or is stuck; with its end the lease goes too.
+	_ = session.Send(ctx, MethodWithdraw, Withdrawal{Token: token})
+}
+
+func newToken() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// newLease makes a Lease of info, which has been checked.
+func newLease(session *client.Session, info LeaseInfo) *Lease {
+	l := &Lease{
+		ID: info.ID, Network: info.Network, Hostname: info.Hostname, MAC: info.MAC, MTU: info.MTU,
+		session: session, done: make(chan struct{}),
+	}
+	for _, a := range info.Addresses {
+		l.Addresses = append(l.Addresses, netip.MustParsePrefix(a))
+	}
+	for _, g := range info.Gateways {
+		l.Gateways = append(l.Gateways, netip.MustParseAddr(g))
+	}
+	l.forget = context.AfterFunc(session.Context(), func() { l.over(session.End().Err()) })
+	return l
+}
+
+// Done is closed when the lease is over: released, or its session has ended.
+func (l *Lease) Done() <-chan struct{} { return l.done }
+
+// Err says why the lease is over: ErrReleased, or a *wire.Error with the session's end. It is nil while the lease is held.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// over ends the lease on this side, once.
+func (l *Lease) over(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		close(l.done)
+	}
+}
+
+// AddWitness makes the lease last until its session and the process pid are both gone. The process must be a descendant of the process that opened the
+// session, in the pid namespace of that and of the network service. Adding one twice is no error; a lease has at most MaxWitnesses. Failures have the
+// code wire.NotPermitted for another process, wire.NotFound for one that is gone, wire.Unsupported where the namespace is foreign, or those of
+// Session.Call.
+func (l *Lease) AddWitness(ctx context.Context, pid int) error {
+	return l.session.Call(ctx, MethodWitness, WitnessRequest{Lease: l.ID, PID: pid}, nil)
+}
+
+// Release gives the lease back. Where it has a living witness, its address and hostname are not given out before that is gone. Releasing
+// twice is no error. Failures are those of Session.Call.
+func (l *Lease) Release(ctx context.Context) error {
+	if errors.Is(l.Err(), ErrReleased) {
+		return nil
+	}
+	if err := l.session.Call(ctx, MethodRelease, LeaseRef{Lease: l.ID}, nil); err != nil {
+		return err
+	}
+	l.forget()
+	l.over(ErrReleased)
+	return nil
+}

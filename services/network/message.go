@@ -1,0 +1,266 @@
+package network
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// Endpoint is the network service's endpoint.
+const Endpoint = "fairlead.network"
+
+// The methods of Endpoint.
+const (
+	MethodAllocate = "allocate" // AllocateRequest, answered with LeaseInfo
+	MethodRelease  = "release"  // LeaseRef, answered with nothing
+	MethodWithdraw = "withdraw" // Withdrawal, one-way
+	MethodWitness  = "witness"  // WitnessRequest, answered with nothing
+	MethodLeases   = "leases"   // ListRequest, answered with LeasePage
+	MethodLookup   = "lookup"   // LookupRequest, answered with LeaseInfo
+	MethodNetworks = "networks" // an empty map, answered with NetworkList
+)
+
+// The states of a lease.
+const (
+	StateHeld     = "held"     // its session is open
+	StateDying    = "dying"    // its session is over, and a witness lives
+	StateOrphaned = "orphaned" // the network service was lost meanwhile, and a witness or the former holder lives
+)
+
+// Bounds of what the messages may say.
+const (
+	MaxWitnesses = 16   // witnesses of one lease
+	MaxPage      = 2000 // leases in one LeasePage
+	MaxAddresses = 16   // addresses, and gateways, of one lease or network
+	MaxNetworks  = 1024 // networks of one service
+)
+
+// A Time is a moment in Unix nanoseconds. In JSON it is RFC 3339 with nanoseconds, in UTC.
+type Time int64
+
+// Time returns t as a time.Time.
+func (t Time) Time() time.Time { return time.Unix(0, int64(t)).UTC() }
+
+// MarshalJSON returns t in RFC 3339.
+func (t Time) MarshalJSON() ([]byte, error) { return json.Marshal(t.Time()) }
+
+// UnmarshalJSON takes what MarshalJSON returns.
+func (t *Time) UnmarshalJSON(text []byte) error {
+	var at time.Time
+	if err := json.Unmarshal(text, &at); err != nil {
+		return err
+	}
+	*t = Time(at.UnixNano())
+	return nil
+}
+
+// An AllocateRequest is a Request on its way.
+type AllocateRequest struct {
+	Network  string `msgpack:"n,omitempty"`
+	Hostname string `msgpack:"h,omitempty"`
+	Witness  int    `msgpack:"w,omitempty"`
+	Token    string `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come in time
+}
+
+// Validate checks an AllocateRequest that was received.
+func (r *AllocateRequest) Validate() error {
+	if r.Witness < 0 || len(r.Token) > 64 {
+		return wire.Errorf(wire.Malformed, "allocate: witness %d, token of %d bytes", r.Witness, len(r.Token))
+	}
+	return checkNames("allocate", r.Network, r.Hostname)
+}
+
+// A LeaseRef names a lease of the caller's session.
+type LeaseRef struct {
+	Lease string `msgpack:"l"`
+}
+
+// Validate checks a LeaseRef that was received.
+func (r *LeaseRef) Validate() error { return CheckLeaseID(r.Lease) }
+
+// A Withdrawal gives back, whole and at once, the lease that was asked for with a token and whose reply did not reach the caller.
+type Withdrawal struct {
+	Token string `msgpack:"k"`
+}
+
+// Validate checks a Withdrawal that was received.
+func (w *Withdrawal) Validate() error {
+	if w.Token == "" || len(w.Token) > 64 {
+		return wire.Errorf(wire.Malformed, "withdraw: token of %d bytes", len(w.Token))
+	}
+	return nil
+}
+
+// A WitnessRequest adds a witness to a lease of the caller's session.
+type WitnessRequest struct {
+	Lease string `msgpack:"l"`
+	PID   int    `msgpack:"p"`
+}
+
+// Validate checks a WitnessRequest that was received.
+func (r *WitnessRequest) Validate() error {
+	if r.PID <= 0 {
+		return wire.Errorf(wire.Malformed, "add a witness: process %d", r.PID)
+	}
+	return CheckLeaseID(r.Lease)
+}
+
+// A ListRequest asks for the leases of one network, or of all if Network is empty. They come in pages, in the order of their ids.
+type ListRequest struct {
+	Network string `msgpack:"n,omitempty"`
+	After   string `msgpack:"a,omitempty"` // the Next of the page before; List sets it
+}
+
+// Validate checks a ListRequest that was received.
+func (r *ListRequest) Validate() error {
+	if r.After != "" {
+		if err := CheckLeaseID(r.After); err != nil {
+			return err
+		}
+	}
+	return checkNames("list leases", r.Network, "")
+}
+
+// A LookupRequest asks who has a hostname.
+type LookupRequest struct {
+	Network  string `msgpack:"n,omitempty"`
+	Hostname string `msgpack:"h"`
+}
+
+// Validate checks a LookupRequest that was received.
+func (r *LookupRequest) Validate() error { return checkNames("look up", r.Network, r.Hostname) }
+
+// checkNames checks the network and the hostname of a request, either of which may be empty.
+func checkNames(what, network, hostname string) error {
+	if network != "" {
+		if err := CheckNetwork(network); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if _, err := CanonicalHostname(hostname); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// A Holder is the process whose session allocated a lease. PID is 0 if it is in a pid namespace that the service cannot see.
+type Holder struct {
+	PID int    `msgpack:"p,omitempty" json:"pid"`
+	UID uint32 `msgpack:"u,omitempty" json:"uid"`
+}
+
+// A LeaseInfo describes a lease.
+type LeaseInfo struct {
+	ID          string   `msgpack:"i" json:"id"`
+	Network     string   `msgpack:"n" json:"network"`
+	Hostname    string   `msgpack:"h,omitempty" json:"hostname"`
+	Addresses   []string `msgpack:"a" json:"addresses"` // each with its prefix length, as 10.88.0.2/24
+	Gateways    []string `msgpack:"g" json:"gateways"`
+	MAC         string   `msgpack:"m" json:"mac"`
+	MTU         int      `msgpack:"u" json:"mtu"`   // in bytes
+	State       string   `msgpack:"s" json:"state"` // State…
+	AllocatedAt Time     `msgpack:"t" json:"allocated_at"`
+	Session     string   `msgpack:"e" json:"session"` // the id of the session that allocated it
+	Holder      Holder   `msgpack:"o" json:"holder"`  // the client of that session
+}
+
+// Validate checks a LeaseInfo that was received.
+func (l *LeaseInfo) Validate() error {
+	if err := CheckLeaseID(l.ID); err != nil {
+		return err
+	}
+	if err := CheckNetwork(l.Network); err != nil {
+		return err
+	}
+	host, err := CanonicalHostname(l.Hostname)
+	if err == nil && host != l.Hostname {
+		err = wire.Errorf(wire.Malformed, "hostname %s is not in its canonical form", host)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := net.ParseMAC(l.MAC); err != nil {
+		return wire.Errorf(wire.Malformed, "lease %s: MAC of %d bytes", l.ID, len(l.MAC))
+	}
+	if len(l.Addresses) == 0 || l.MTU < 0 || l.Holder.PID < 0 || len(l.State) > 32 || len(l.Session) > 64 {
+		return wire.Errorf(wire.Malformed, "lease %s: %d addresses, MTU %d", l.ID, len(l.Addresses), l.MTU)
+	}
+	return checkAddresses(l.Addresses, l.Gateways)
+}
+
+// checkAddresses checks that prefixes are addresses with a prefix length, and gateways are addresses.
+func checkAddresses(prefixes, gateways []string) error {
+	if len(prefixes) > MaxAddresses || len(gateways) > MaxAddresses {
+		return wire.Errorf(wire.Malformed, "%d addresses and %d gateways, limit %d", len(prefixes), len(gateways), MaxAddresses)
+	}
+	for _, p := range prefixes {
+		if _, err := netip.ParsePrefix(p); err != nil {
+			return wire.Errorf(wire.Malformed, "address %q: want one with a prefix length, as 10.88.0.2/24", wire.Printable(p, 64))
+		}
+	}
+	for _, g := range gateways {
+		if _, err := netip.ParseAddr(g); err != nil {
+			return wire.Errorf(wire.Malformed, "gateway %q: want an address", wire.Printable(g, 64))
+		}
+	}
+	return nil
+}
+
+// A LeasePage is a part of a list.
+type LeasePage struct {
+	Leases []LeaseInfo `msgpack:"l"`
+	Next   string      `msgpack:"n,omitempty"` // what the next request has as After; empty: there is no more
+}
+
+// Validate checks a LeasePage that was received.
+func (p *LeasePage) Validate() error {
+	if len(p.Leases) > MaxPage {
+		return wire.Errorf(wire.Malformed, "%d leases in one page, limit %d", len(p.Leases), MaxPage)
+	}
+	for i := range p.Leases {
+		if err := p.Leases[i].Validate(); err != nil {
+			return err
+		}
+	}
+	if p.Next != "" && (len(p.Leases) == 0 || p.Next != p.Leases[len(p.Leases)-1].ID) {
+		return wire.Errorf(wire.Malformed, "a page of leases goes on after a lease that is not its last")
+	}
+	return nil
+}
+
+// A NetworkInfo describes a network and how many of its addresses have which state: Held, Orphaned and Free together are Total.
+type NetworkInfo struct {
+	Name     string   `msgpack:"n" json:"name"`
+	Prefixes []string `msgpack:"p" json:"prefixes"`
+	Gateways []string `msgpack:"g" json:"gateways"`
+	MTU      int      `msgpack:"u" json:"mtu"`      // in bytes
+	Total    uint64   `msgpack:"t" json:"total"`    // addresses that can be leased, without the gateway's
+	Held     uint64   `msgpack:"h" json:"held"`     // also those of dying leases
+	Orphaned uint64   `msgpack:"o" json:"orphaned"` // while the record of an earlier instance cannot be read: all that are not held
+	Free     uint64   `msgpack:"f" json:"free"`
+}
+
+// A NetworkList is all networks, by name.
+type NetworkList struct {
+	Networks []NetworkInfo `msgpack:"n"`
+}
+
+// Validate checks a NetworkList that was received.
+func (l *NetworkList) Validate() error {
+	if len(l.Networks) > MaxNetworks {
+		return wire.Errorf(wire.Malformed, "%d networks, limit %d", len(l.Networks), MaxNetworks)
+	}
+	for _, n := range l.Networks {
+		if err := CheckNetwork(n.Name); err != nil {
+			return err
+		}
+		if err := checkAddresses(n.Prefixes, n.Gateways); err != nil {
+			return err
+		}
+	}
+	return nil
+}

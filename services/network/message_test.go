@@ -1,0 +1,127 @@
+package network_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+func TestHostnamesHaveOneForm(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	name253 := long + "." + long + "." + long + "." + strings.Repeat("b", 61)
+	for _, test := range []struct{ name, want string }{
+		{"", ""}, {"web", "web"}, {"WEB", "web"}, {"Web.Example.", "web.example"}, {"3com", "3com"}, {"a-b", "a-b"}, {"10.0.0.x", "10.0.0.x"},
+		{long, long}, {name253, name253}, {name253 + ".", name253},
+	} {
+		if got, err := network.CanonicalHostname(test.name); err != nil || got != test.want {
+			t.Errorf("%q is %q, %v, want %q", test.name, got, err, test.want)
+		}
+	}
+	for _, name := range []string{
+		".", "..", "web..", ".web", "a..b", "-web", "web-", "a_b", "a b", "wéb", "\u212Aelvin", "web\n", "web\x00", "10.0.0.1", long + "a", name253 + "b", name253 + "..",
+	} {
+		if got, err := network.CanonicalHostname(name); !errors.Is(err, wire.Malformed) {
+			t.Errorf("%q is taken as %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestNetworkNamesAreBounded(t *testing.T) {
+	for _, name := range []string{"default", "a", "9", "lab-2_x.y", strings.Repeat("a", 63)} {
+		if err := network.CheckNetwork(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "-a", ".a", "a b", "a=b", "ä", "a\x1b[0m", strings.Repeat("a", 64)} {
+		if err := network.CheckNetwork(name); !errors.Is(err, wire.Malformed) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestALeaseInJSONIsAContract(t *testing.T) {
+	l := network.LeaseInfo{
+		ID: "0123456789abcdef", Network: "default", Hostname: "web", Addresses: []string{"10.88.0.2/24"}, Gateways: []string{"10.88.0.1"},
+		MAC: "02:00:00:00:00:01", MTU: 1500, State: network.StateHeld, AllocatedAt: 1_700_000_000_123_456_789, Session: "5", Holder: network.Holder{PID: 7},
+	}
+	const want = `{"id":"0123456789abcdef","network":"default","hostname":"web","addresses":["10.88.0.2/24"],"gateways":["10.88.0.1"],"mac":"02:00:00:00:00:01",` +
+		`"mtu":1500,"state":"held","allocated_at":"2023-11-14T22:13:20.123456789Z","session":"5","holder":{"pid":7,"uid":0}}`
+	text, err := json.Marshal(l)
+	if err != nil || string(text) != want {
+		t.Errorf("it is %s, %v", text, err)
+	}
+	var back network.LeaseInfo
+	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(back, l) {
+		t.Errorf("read back it is %+v, %v", back, err)
+	}
+}
+
+func TestTheClientsSideImportsLittle(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Skip("no go command: ", err)
+	}
+	for pkg := range strings.FieldsSeq(string(out)) {
+		first, _, _ := strings.Cut(pkg, "/")
+		if !strings.Contains(first, ".") {
+			continue
+		}
+		allowed := false
+		for _, module := range []string{"github.com/fairlead-dev/fairlead/", "github.com/hashicorp/yamux", "github.com/vmihailenco/", "golang.org/x/sys/"} {
+			allowed = allowed || strings.HasPrefix(pkg, module)
+		}
+		if !allowed || strings.Contains(pkg, "/broker") || strings.HasSuffix(pkg, "/services") || strings.HasSuffix(pkg, "/server") {
+			t.Errorf("it pulls in %s", pkg)
+		}
+	}
+}
+
+// message is what each message of the endpoint is when it is received.
+type message interface{ Validate() error }
+
+func messages() []message {
+	return []message{
+		&network.AllocateRequest{}, &network.LeaseRef{}, &network.Withdrawal{}, &network.WitnessRequest{}, &network.ListRequest{}, &network.LookupRequest{},
+		&network.LeaseInfo{}, &network.LeasePage{}, &network.NetworkList{},
+	}
+}
+
+func FuzzDecodeMessages(f *testing.F) {
+	for _, m := range []any{
+		network.AllocateRequest{Network: "default", Hostname: "web", Witness: 7, Token: "t"},
+		network.WitnessRequest{Lease: "0123456789abcdef", PID: 7},
+		network.LeasePage{Leases: []network.LeaseInfo{{
+			ID: "0123456789abcdef", Network: "default", Addresses: []string{"10.88.0.2/24"}, Gateways: []string{"10.88.0.1"}, MAC: "02:00:00:00:00:01",
+		}}, Next: "0123456789abcdef"},
+		network.NetworkList{Networks: []network.NetworkInfo{{Name: "default", Prefixes: []string{"10.88.0.0/24"}, Total: 1 << 63}}},
+	} {
+		b, err := wire.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, m := range messages() {
+			if err := wire.Unmarshal(b, m); err != nil {
+				if !errors.Is(err, wire.Malformed) {
+					t.Errorf("%T: %v", m, err)
+				}
+				continue
+			}
+			again, err := wire.Marshal(m)
+			if err == nil {
+				err = wire.Unmarshal(again, reflect.New(reflect.TypeOf(m).Elem()).Interface())
+			}
+			if err != nil {
+				t.Errorf("%T was taken and is not when encoded again: %v", m, err)
+			}
+		}
+	})
+}

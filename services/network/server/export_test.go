@@ -1,0 +1,46 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"hash/crc32"
+)
+
+// Waiting returns how many requests wait for an address.
+func (s *Server) Waiting() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.segments {
+		n += len(g.waiters)
+	}
+	return n
+}
+
+// InDoubt reports whether it is not known which addresses are free.
+func (s *Server) InDoubt() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doubt != nil
+}
+
+// An Entry is a line of the record.
+type Entry = entry
+
+// Decode and Encode are those of a line.
+func Decode(line []byte) (Entry, error) { return decode(line) }
+
+// Seal returns text as a line with a right checksum.
+func Seal(text []byte) []byte {
+	return fmt.Appendf(nil, "%08x %s", crc32.ChecksumIEEE(text), text)
+}
+
+func Encode(e Entry) []byte { return e.encode() }
+
+// ReadLines reads a record that has no sign, and returns the leases in it and what is wrong with it.
+func ReadLines(text []byte, boot string) ([]Entry, error) {
+	r, err := readLines("record", bytes.NewReader(text), boot, sign{})
+	if err != nil {
+		return nil, err
+	}
+	return r.holds, r.damage
+}

@@ -1,0 +1,194 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/internal/watch"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// A holder is a session that has asked for a lease. It is gone when the session has ended, its socket is hung up, or the process that opened it has
+// exited, whichever is seen first; then all its leases are left at once, and never again.
+type holder struct {
+	session *session.Session
+	once    sync.Once // identifies it
+
+	// Set once, before anybody else sees it:
+	socket syscall.RawConn
+	handle *process.Handle // nil where the kernel gives none: then the socket alone tells
+	id     process.ID      // zero without a handle
+	client network.Holder
+	err    error // why it cannot be a holder
+
+	telling sync.Mutex // one at a time tells the session what it holds
+
+	// The Server's mutex guards these:
+	gone    bool
+	watches []*watch.Watch
+	leases  []*lease
+}
+
+// holder returns the holder that a session is, and watches it from the first time on.
+func (s *Server) holder(ss *session.Session) (*holder, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, wire.Errorf(wire.Terminating, "the network service is being stopped")
+	}
+	h := s.holders[ss]
+	if h == nil {
+		h = &holder{session: ss}
+		s.holders[ss] = h
+	}
+	s.mu.Unlock()
+	h.once.Do(func() { s.meet(h) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.gone {
+		return nil, h.errLocked()
+	}
+	return h, nil
+}
+
+// errLocked says why a holder that is gone gets no lease.
+func (h *holder) errLocked() error {
+	if end := h.session.End(); end.Code != "" {
+		return end.Err()
+	}
+	if h.err != nil {
+		return h.err
+	}
+	return wire.Errorf(wire.Invalid, "the process that opened the session has exited")
+}
+
+// meet identifies a holder and has it watched.
+func (s *Server) meet(h *holder) {
+	err := h.identify()
+	if err == nil {
+		err = s.watchHolder(h)
+	}
+	if err != nil {
+		if !errors.Is(err, process.ErrGone) {
+			h.err = wire.Errorf(wire.Unavailable, "cannot watch the session, which has to hold the lease: %v", err)
+		}
+		s.left(h)
+		return
+	}
+	h.session.OnEnd(func(end wire.End) {
+		if end.Origin == wire.Local && end.Code == wire.Terminating {
+			s.strand(h)
+		} else {
+			s.left(h)
+		}
+	})
+}
+
+// identify asks the kernel who is at the other end of the session.
+func (h *holder) identify() error {
+	peer := h.session.Peer()
+	h.client = network.Holder{PID: peer.PID, UID: peer.UID}
+	var err error
+	if h.socket, err = h.session.SyscallConn(); err != nil {
+		return err
+	}
+	handle, cred, err := process.FromPeer(h.socket)
+	if errors.Is(err, process.ErrGone) {
+		return err
+	}
+	if err != nil {
+		return nil // its socket still tells
+	}
+	h.handle, h.client = handle, network.Holder{PID: cred.PID, UID: cred.UID}
+	if cred.PID != 0 {
+		h.id, err = identify(handle)
+	}
+	return err
+}
+
+// identify returns what can be written down about the process of a handle.
+func identify(handle *process.Handle) (process.ID, error) {
+	id, err := process.Identify(handle.PID())
+	if err == nil && handle.Gone() { // the number may have been another's
+		err = process.ErrGone
+	}
+	if err != nil {
+		return process.ID{}, fmt.Errorf("identify process %d: %w", handle.PID(), err)
+	}
+	return id, nil
+}
+
+// watchHolder has the kernel tell when a holder is gone.
+func (s *Server) watchHolder(h *holder) error {
+	gone := func() { s.left(h) }
+	onSocket, err := s.watch.Add(h.socket, watch.Socket, gone)
+	if err != nil {
+		return err
+	}
+	watches := []*watch.Watch{onSocket}
+	if h.handle != nil {
+		raw, _ := h.handle.SyscallConn()
+		onProcess, err := s.watch.Add(raw, watch.Process, gone)
+		if err != nil {
+			s.watch.Remove(onSocket)
+			return err
+		}
+		watches = append(watches, onProcess)
+	}
+	s.mu.Lock()
+	if h.gone {
+		s.forgetLocked(nil, watches...)
+	} else {
+		h.watches = watches
+		if h.handle == nil {
+			s.blind[h] = struct{}{}
+		}
+	}
+	s.unlock()
+	return nil
+}
+
+// left takes all leases from a holder that is gone.
+func (s *Server) left(h *holder) { s.part(h, s.leaveLocked) }
+
+// strand takes all leases from a holder whose session ends because the service is stopped.
+func (s *Server) strand(h *holder) { s.part(h, s.strandLocked) }
+
+func (s *Server) part(h *holder, take func(*lease)) {
+	s.mu.Lock()
+	defer s.unlock()
+	if h.gone {
+		return
+	}
+	h.gone = true
+	delete(s.holders, h.session)
+	delete(s.blind, h)
+	for len(h.leases) > 0 {
+		take(h.leases[0])
+	}
+	s.forgetLocked(h.handle, h.watches...)
+	h.watches = nil
+}
+
+// sweep parts with the holders that are gone although no watch says so. Of one whose process is not known only the socket tells, and not while its session,
+// which has seen the end too, lets the socket go and has not run its hooks yet.
+func (s *Server) sweep() {
+	var gone []*holder
+	s.mu.Lock()
+	for h := range s.blind {
+		if h.session.Context().Err() != nil || h.socket.Control(func(uintptr) {}) != nil {
+			gone = append(gone, h)
+		}
+	}
+	s.mu.Unlock()
+	for _, h := range gone {
+		if end := h.session.End(); end.Origin != wire.Local || end.Code != wire.Terminating { // else its hook strands it
+			s.left(h)
+		}
+	}
+}

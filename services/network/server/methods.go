@@ -1,0 +1,196 @@
+package server
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// release serves network.MethodRelease.
+func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
+	s.mu.Lock()
+	h, l, err := s.ownLocked(ctx, r.Lease)
+	if err == nil {
+		s.leaveLocked(l)
+	}
+	s.unlock()
+	if err == nil {
+		s.tellFacts(h)
+	}
+	return nil, err
+}
+
+// ownLocked returns a lease of the caller's session.
+func (s *Server) ownLocked(ctx context.Context, id string) (*holder, *lease, error) {
+	h := s.holders[services.FromContext(ctx)]
+	l := s.leases[id]
+	if h == nil || l == nil || l.holder != h || l.state != held {
+		return nil, nil, wire.Errorf(wire.NotFound, "this session holds no lease %s", id)
+	}
+	return h, l, nil
+}
+
+// withdraw serves network.MethodWithdraw: its caller has never seen the lease, so no witness keeps it.
+func (s *Server) withdraw(ctx context.Context, r network.Withdrawal) error {
+	s.mu.Lock()
+	h := s.holders[services.FromContext(ctx)]
+	var found bool
+	if h != nil {
+		for _, l := range slices.Clone(h.leases) {
+			if l.token == r.Token {
+				s.endLocked(l)
+				found = true
+			}
+		}
+	}
+	s.unlock()
+	if found {
+		s.tellFacts(h)
+	}
+	return nil
+}
+
+// addWitness serves network.MethodWitness.
+func (s *Server) addWitness(ctx context.Context, r network.WitnessRequest) (any, error) {
+	s.mu.Lock()
+	h, _, err := s.ownLocked(ctx, r.Lease)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	k, err := s.witness(h, r.PID)
+	if err != nil {
+		return nil, err
+	}
+	l, added, err := s.attach(ctx, r.Lease, k)
+	if err != nil || !added {
+		return nil, err
+	}
+	if err := s.record.append(ctx, entry{Kind: entryWitness, Lease: l.id, Process: k.id}); err != nil {
+		s.mu.Lock()
+		l.keepers = slices.DeleteFunc(l.keepers, func(other *keeper) bool { return other == k })
+		s.dropLocked(k, l)
+		if l.state == dying && len(l.keepers) == 0 {
+			s.endLocked(l)
+		}
+		s.unlock()
+		return nil, wire.Errorf(wire.Unavailable, "cannot record the witness: %v", err)
+	}
+	return nil, nil
+}
+
+// attach makes k a witness of a lease of the caller's, unless that process is one already. Otherwise k is let go.
+func (s *Server) attach(ctx context.Context, id string, k *keeper) (l *lease, added bool, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	defer s.releaseLocked(k)
+	_, l, err = s.ownLocked(ctx, id)
+	switch {
+	case err != nil:
+	case k.gone:
+		err = wire.Errorf(wire.NotFound, "the witness has exited")
+	case slices.ContainsFunc(l.keepers, func(other *keeper) bool { return other.id == k.id }):
+	case len(l.keepers) >= network.MaxWitnesses:
+		err = wire.Errorf(wire.OverQuota, "lease %s has %d witnesses, which is the limit", id, network.MaxWitnesses)
+	default:
+		l.keep(k)
+		added = true
+	}
+	return l, added, err
+}
+
+// list serves network.MethodLeases.
+func (s *Server) list(_ context.Context, r network.ListRequest) (network.LeasePage, error) {
+	if r.Network != "" {
+		if _, err := s.segment(r.Network); err != nil {
+			return network.LeasePage{}, err
+		}
+	}
+	s.watch.Ask() // what is shown is what the kernel says now; it fails only where the Server is closed
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for id, l := range s.leases {
+		if id > r.After && l.state != taken && (r.Network == "" || r.Network == l.segment.Name) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	page := network.LeasePage{Leases: []network.LeaseInfo{}}
+	if len(ids) > network.MaxPage {
+		ids = ids[:network.MaxPage]
+		page.Next = ids[len(ids)-1]
+	}
+	for _, id := range ids {
+		page.Leases = append(page.Leases, s.leases[id].info())
+	}
+	return page, nil
+}
+
+// lookup serves network.MethodLookup.
+func (s *Server) lookup(_ context.Context, r network.LookupRequest) (network.LeaseInfo, error) {
+	g, err := s.segment(r.Network)
+	if err != nil {
+		return network.LeaseInfo{}, err
+	}
+	host, err := network.CanonicalHostname(r.Hostname)
+	if err != nil {
+		return network.LeaseInfo{}, err
+	}
+	s.watch.Ask()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := g.hostnames[host]; l != nil && l.state != taken {
+		return l.info(), nil
+	}
+	return network.LeaseInfo{}, wire.Errorf(wire.NotFound, "nobody on network %s has the hostname %s", g.Name, host)
+}
+
+// networks serves network.MethodNetworks.
+func (s *Server) networks(context.Context, struct{}) (network.NetworkList, error) {
+	s.watch.Ask()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := network.NetworkList{Networks: []network.NetworkInfo{}}
+	for _, name := range slices.Sorted(maps.Keys(s.segments)) {
+		list.Networks = append(list.Networks, s.segments[name].info(s.doubt != nil && s.doubt.reason != nil))
+	}
+	return list, nil
+}
+
+// unknownNetwork says which networks there are instead.
+func unknownNetwork(name string, there map[string]*segment) error {
+	names := slices.Sorted(maps.Keys(there))
+	return wire.Errorf(wire.NotFound, "no network %s: there is %s", name, strings.Join(names[:min(len(names), maxNamed)], ", "))
+}
+
+// factName is the fact that says what a session holds, for whoever inspects it.
+const factName = "lease"
+
+// tellFacts attaches to a session what it holds: all that fits into one fact.
+func (s *Server) tellFacts(h *holder) {
+	h.telling.Lock() // so that what is told last is what was last true
+	defer h.telling.Unlock()
+	s.mu.Lock()
+	var text string
+	for _, l := range h.leases {
+		if l.state != held {
+			continue
+		}
+		one := strings.TrimRight(l.segment.Name+" "+l.addresses[0].Addr().String()+" "+l.hostname, " ")
+		if text != "" {
+			one = text + "; " + one
+		}
+		if len(one) > wire.MaxFact {
+			break
+		}
+		text = one
+	}
+	s.mu.Unlock()
+	_ = h.session.SetFact(factName, text) // one more fact than fits, of somebody else, is no reason to fail
+}

@@ -1,0 +1,204 @@
+package server
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
+)
+
+// The files of a record, in the service's state folder.
+const (
+	recordName = "leases.log"
+	// signName is the file that shows that there was a record, and how long it was: its boot, generation and bytes. It is written after each
+	// line, so a record is never shorter; what is longer is a line that nobody was answered on.
+	signName = "started"
+)
+
+// A sign is the contents of the file of that name.
+type sign struct {
+	boot       string
+	generation int64
+	size       int64
+}
+
+// encode returns the sign in a length that is always the same, so that it is written over in place.
+func (s sign) encode() []byte {
+	return fmt.Appendf(nil, "%s %020d %020d\n", s.boot, s.generation, s.size)
+}
+
+// readSign returns the sign in a file. It is zero if there is no file or it is of another boot, and of no known size if it is malformed.
+func readSign(path, boot string) (s sign, found bool, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return sign{}, false, nil
+	}
+	if err != nil {
+		return sign{}, false, err
+	}
+	if _, err := fmt.Sscanf(string(text), "%s %d %d\n", &s.boot, &s.generation, &s.size); err != nil {
+		return sign{boot: boot}, true, nil
+	}
+	return s, s.boot == boot, nil
+}
+
+// A reading is what a record says.
+type reading struct {
+	fresh    bool         // nothing shows that there was an earlier instance in this boot
+	holds    []entry      // the leases that were not over, in the order they were allocated
+	doubt    bool         // an earlier reading was damaged, and its suspects may live
+	suspects []process.ID // of that
+	damage   error        // why more than this may have been held; nil: nothing is missing
+}
+
+// readRecord reads the record in a folder. A record that is damaged is no error.
+func readRecord(folder, boot string) (*reading, error) {
+	note, found, err := readSign(folder+"/"+signName, boot)
+	if err != nil {
+		return nil, fmt.Errorf("read the record of leases: %w", err)
+	}
+	path := folder + "/" + recordName
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if !found {
+			return &reading{fresh: true}, nil
+		}
+		return &reading{damage: fmt.Errorf("%s is missing", path)}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the record of leases: %w", err)
+	}
+	defer file.Close()
+	return readLines(path, file, boot, note)
+}
+
+// readLines reads a record's lines, and compares it with its sign.
+func readLines(path string, file io.Reader, boot string, note sign) (*reading, error) {
+	r := replay{held: map[string]*entry{}, owner: map[string]string{}}
+	lines := bufio.NewReaderSize(file, maxLine)
+	var size, whole int64 // bytes, and those up to the end of the last whole line
+	for number := 1; ; number++ {
+		line, err := lines.ReadSlice('\n')
+		size += int64(len(line))
+		if err == io.EOF {
+			break // what may be left is a line without its end
+		}
+		whole = size
+		e := entry{}
+		if err == nil {
+			e, err = decode(line[:len(line)-1])
+		} else if errors.Is(err, bufio.ErrBufferFull) {
+			err = fmt.Errorf("a line of more than %d bytes", maxLine)
+		} else {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+		if number == 1 && err == nil && e.Kind != entryHead {
+			err = errors.New("the head is missing")
+		}
+		if err != nil {
+			r.garbled(number, err)
+		}
+		if err == nil && e.Kind == entryHead && e.Boot != boot {
+			return &reading{fresh: true}, nil // nothing of another boot lives
+		}
+		r.take(e)
+	}
+	return r.result(path, note, size, whole), nil
+}
+
+// A replay follows a record's lines.
+type replay struct {
+	reading
+	held       map[string]*entry // by lease
+	order      []string
+	owner      map[string]string // the lease that has an address, hostname or MAC of a network
+	generation int64
+	bad        int // lines that cannot be read
+	first      error
+}
+
+func (r *replay) garbled(number int, err error) {
+	if r.bad++; r.bad == 1 {
+		r.first = fmt.Errorf("line %d: %w", number, err)
+	}
+}
+
+// take takes one line. Those on leases that are not known are of leases that are over.
+func (r *replay) take(e entry) {
+	held := r.held[e.Lease]
+	switch e.Kind {
+	case entryHead:
+		r.generation = e.Generation
+	case entryHold:
+		r.hold(e)
+	case entryWitness:
+		if held != nil && !slices.Contains(held.Witnesses, e.Process) {
+			held.Witnesses = append(held.Witnesses, e.Process)
+		}
+	case entryLeave:
+		if held != nil {
+			held.Left, held.Holder = true, process.ID{}
+		}
+	case entryFree:
+		delete(r.held, e.Lease)
+	case entryDoubt:
+		r.doubt = true
+	case entrySuspect:
+		r.doubt = true
+		r.suspects = append(r.suspects, e.Process)
+	}
+}
+
+// hold takes a lease. What it has was free by then: an earlier lease that has it too is over, and its line is not there, or not yet.
+func (r *replay) hold(e entry) {
+	keys := []string{"mac " + e.Network + " " + e.MAC}
+	if e.Hostname != "" {
+		keys = append(keys, "hostname "+e.Network+" "+e.Hostname)
+	}
+	for _, a := range e.Addresses {
+		keys = append(keys, "address "+a.Addr().String())
+	}
+	for _, key := range keys {
+		if other := r.owner[key]; other != e.Lease {
+			delete(r.held, other)
+		}
+		r.owner[key] = e.Lease
+	}
+	if r.held[e.Lease] == nil {
+		r.order = append(r.order, e.Lease)
+	}
+	r.held[e.Lease] = &e
+}
+
+// result compares what was read with the sign.
+func (r *replay) result(path string, note sign, size, whole int64) *reading {
+	for _, id := range r.order {
+		if e := r.held[id]; e != nil {
+			r.holds = append(r.holds, *e)
+			delete(r.held, id)
+		}
+	}
+	noted := note.generation == r.generation && r.generation != 0
+	var reasons []string
+	if r.bad > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d malformed lines, the first is %v", r.bad, r.first))
+	}
+	switch {
+	case size == 0:
+		reasons = append(reasons, "it is empty")
+	case noted && size < note.size:
+		reasons = append(reasons, fmt.Sprintf("it is short: it has %d bytes and had %d", size, note.size))
+	case whole < size && !(noted && whole >= note.size):
+		reasons = append(reasons, "its last line has no end")
+	}
+	if len(reasons) > 0 {
+		r.damage = fmt.Errorf("%s: %s", path, strings.Join(reasons, "; "))
+	}
+	return &r.reading
+}

@@ -1,0 +1,219 @@
+// Package server is the network service: it leases the addresses of its networks to sessions, and takes them back when these are gone.
+//
+// What is leased is one table in memory, under one mutex. Whether a holder lives is asked of the kernel, at the moment when it matters. The record on
+// disk is for the next instance only: what it needs to know after a crash of this one. Where that is missing or damaged, no address that it does not
+// show is given out until the processes that could hold one are gone.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/internal/watch"
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// A Config says what a Server leases.
+type Config struct {
+	// Networks are what it leases addresses of; see CheckNetworks.
+	Networks []Network
+	// StateDir is the folder of the record, which is made if it is not there. No two Servers may have the same.
+	StateDir string
+	// Socket is the path of the broker's socket. A container knows it as FAIRLEAD_SOCKET: it is by this that the containers of an earlier instance are
+	// found whose leases cannot be read. Empty: none is found.
+	Socket string
+	// Suspects returns the clients of sessions that instances of the service before this one had, open or closed, as far as the broker knows. It is
+	// called where the record of an earlier instance is missing or damaged, and at a first start. Nil: there are none.
+	Suspects func(context.Context) ([]Suspect, error)
+	// Logger is told of faults, and of what is kept from being given out; nil: nobody is.
+	Logger *slog.Logger
+}
+
+// A Server is the network service. It must be closed.
+type Server struct {
+	conf   Config
+	log    *slog.Logger
+	watch  *watch.Set
+	record *record
+	stop   context.CancelFunc
+	own    sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	segments map[string]*segment
+	leases   map[string]*lease
+	holders  map[*session.Session]*holder
+	blind    map[*holder]struct{} // those whose process is not known
+	doubt    *doubt               // nil: all that is held is known
+	unneeded []unneeded
+}
+
+// unneeded is what is let go once the mutex is.
+type unneeded struct {
+	handle  *process.Handle
+	watches []*watch.Watch
+}
+
+// New reads the record of the instance before, and returns a Server that knows what is held still. It fails where the networks cannot be served
+// together, or the record cannot be written. A record that is missing or damaged is no failure: see the package.
+func New(c Config) (*Server, error) {
+	if err := CheckNetworks(c.Networks); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		conf: c, log: c.Logger,
+		segments: map[string]*segment{}, leases: map[string]*lease{}, holders: map[*session.Session]*holder{}, blind: map[*holder]struct{}{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	for _, n := range c.Networks {
+		g, err := newSegment(n)
+		if err != nil {
+			return nil, err
+		}
+		s.segments[n.Name] = g
+	}
+	var err error
+	if s.watch, err = watch.New(); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		s.watch.Close()
+		s.letGo()
+		return nil, err
+	}
+	return s, nil
+}
+
+// begin takes over what an earlier instance has left, and begins a record of this one's own.
+func (s *Server) begin() error {
+	self, err := process.Identify(os.Getpid())
+	if err != nil {
+		return err
+	}
+	read, err := readRecord(s.conf.StateDir, self.Boot)
+	if err != nil {
+		return err
+	}
+	s.record = newRecord(s.conf.StateDir, self.Boot, s.snapshot, s.log)
+	if err := s.restore(read); err != nil {
+		return err
+	}
+	if err := s.record.open(); err != nil {
+		return err
+	}
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	s.own.Go(func() { s.record.tend(ctx) })
+	if s.doubt != nil {
+		s.own.Go(func() { s.resolve(ctx, read) })
+	}
+	return nil
+}
+
+// Close takes no more requests, writes what is left to write, and lets everything go. What is held stays in the record for the next instance. The sessions
+// should have ended before.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	twice := s.closed
+	s.closed = true
+	for _, g := range s.segments {
+		s.serveLocked(g) // nobody waits any longer
+	}
+	s.unlock()
+	if twice {
+		return nil
+	}
+	s.stop()
+	s.own.Wait()
+	err := s.watch.Close()
+	s.letGo()
+	return err
+}
+
+// letGo closes what the table holds on to, when no callback comes any more.
+func (s *Server) letGo() {
+	s.mu.Lock()
+	defer s.unlock()
+	for _, h := range s.holders {
+		h.gone = true
+		s.forgetLocked(h.handle)
+	}
+	for _, l := range s.leases {
+		for _, k := range l.keepers {
+			s.forgetLocked(k.handle)
+		}
+	}
+	if s.doubt != nil {
+		for k := range s.doubt.suspects {
+			s.forgetLocked(k.handle)
+		}
+	}
+}
+
+// forgetLocked has a handle and watches be let go by unlock. Either may be missing.
+func (s *Server) forgetLocked(handle *process.Handle, watches ...*watch.Watch) {
+	s.unneeded = append(s.unneeded, unneeded{handle, watches})
+}
+
+// unlock releases the mutex, and then lets go what is no longer needed.
+func (s *Server) unlock() {
+	over := s.unneeded
+	s.unneeded = nil
+	s.mu.Unlock()
+	for _, u := range over {
+		for _, w := range u.watches {
+			if w != nil {
+				s.watch.Remove(w)
+			}
+		}
+		u.handle.Close()
+	}
+}
+
+// snapshot returns what the record is to say.
+func (s *Server) snapshot() []entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var entries []entry
+	if s.doubt != nil && s.doubt.reason != nil {
+		entries = append(entries, entry{Kind: entryDoubt})
+		for k := range s.doubt.suspects {
+			entries = append(entries, entry{Kind: entrySuspect, Process: k.id})
+		}
+	}
+	for _, l := range s.leases {
+		entries = append(entries, l.entry())
+	}
+	return entries
+}
+
+// segment returns the network that a request names.
+func (s *Server) segment(name string) (*segment, error) {
+	if name == "" {
+		name = network.DefaultNetwork
+	}
+	if g := s.segments[name]; g != nil {
+		return g, nil
+	}
+	return nil, unknownNetwork(name, s.segments)
+}
+
+// Mux returns the methods of network.Endpoint.
+func (s *Server) Mux() *services.Mux {
+	mux := services.NewMux()
+	services.Handle(mux, network.MethodAllocate, s.allocate)
+	services.Handle(mux, network.MethodRelease, s.release)
+	services.Handle(mux, network.MethodWitness, s.addWitness)
+	services.HandleOneWay(mux, network.MethodWithdraw, s.withdraw)
+	services.Handle(mux, network.MethodLeases, s.list)
+	services.Handle(mux, network.MethodLookup, s.lookup)
+	services.Handle(mux, network.MethodNetworks, s.networks)
+	return mux
+}
