@@ -1,9 +1,6 @@
 package broker
 
 import (
-	"encoding/json"
-	"time"
-
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -19,37 +16,18 @@ const (
 	MethodClose    = "close"    // SessionRequest, answered with Session when the session has ended
 )
 
-// A Time is a moment in Unix nanoseconds; 0 is none. In JSON it is RFC 3339 with nanoseconds, or null.
-type Time int64
-
-// At returns t as a Time.
-func At(t time.Time) Time {
-	if t.IsZero() {
-		return 0
-	}
-	return Time(t.UnixNano())
-}
-
-// MarshalJSON returns the time in UTC.
-func (t Time) MarshalJSON() ([]byte, error) {
-	if t == 0 {
-		return []byte("null"), nil
-	}
-	return json.Marshal(time.Unix(0, int64(t)).UTC().Format(time.RFC3339Nano))
-}
-
 // Status says what a broker is and how much it has to do.
 type Status struct {
-	Version   string `msgpack:"v" json:"version"`
-	PID       int    `msgpack:"p" json:"pid"`
-	UID       uint32 `msgpack:"u" json:"uid"`
-	Socket    string `msgpack:"s" json:"socket"`
-	StartedAt Time   `msgpack:"a" json:"started_at"`
-	Services  int    `msgpack:"n" json:"services"`  // that are known
-	Instances int    `msgpack:"i" json:"instances"` // that are registered
-	Open      int    `msgpack:"o" json:"open"`      // sessions
-	Closed    int64  `msgpack:"c" json:"closed"`    // sessions since the broker started
-	Denied    int64  `msgpack:"d" json:"denied"`    // opens and registrations that the policy refused
+	Version   string    `msgpack:"v" json:"version"`
+	PID       int       `msgpack:"p" json:"pid"`
+	UID       uint32    `msgpack:"u" json:"uid"`
+	Socket    string    `msgpack:"s" json:"socket"`
+	StartedAt wire.Time `msgpack:"a" json:"started_at"`
+	Services  int       `msgpack:"n" json:"services"`  // that are known
+	Instances int       `msgpack:"i" json:"instances"` // that are registered
+	Open      int       `msgpack:"o" json:"open"`      // sessions
+	Closed    int64     `msgpack:"c" json:"closed"`    // sessions since the broker started
+	Denied    int64     `msgpack:"d" json:"denied"`    // opens and registrations that the policy refused
 }
 
 // The states of a service.
@@ -61,13 +39,13 @@ const (
 
 // A ServiceInfo describes a service.
 type ServiceInfo struct {
-	Name      string   `msgpack:"n" json:"name"`
-	Endpoints []string `msgpack:"e" json:"endpoints"`
-	State     string   `msgpack:"s" json:"state"`
-	PID       int      `msgpack:"p,omitempty" json:"pid"` // of the instance; 0: none
-	Instance  int64    `msgpack:"i,omitempty" json:"instance"`
-	StartedAt Time     `msgpack:"a,omitempty" json:"started_at"` // when the process was started, or first registered if the broker did not start it
-	Sessions  int      `msgpack:"c" json:"sessions"`             // that are open
+	Name      string    `msgpack:"n" json:"name"`
+	Endpoints []string  `msgpack:"e" json:"endpoints"`
+	State     string    `msgpack:"s" json:"state"`
+	PID       int       `msgpack:"p,omitempty" json:"pid"` // of the instance; 0: none
+	Instance  int64     `msgpack:"i,omitempty" json:"instance"`
+	StartedAt wire.Time `msgpack:"a,omitempty" json:"started_at"` // when the process was started, or first registered if the broker did not start it
+	Sessions  int       `msgpack:"c" json:"sessions"`             // that are open
 }
 
 // Services are all services, by name.
@@ -88,8 +66,8 @@ type Session struct {
 	Endpoint string       `msgpack:"e" json:"endpoint"`
 	State    string       `msgpack:"st" json:"state"`
 	Title    string       `msgpack:"t,omitempty" json:"title"`
-	OpenedAt Time         `msgpack:"a" json:"opened_at"`
-	ClosedAt Time         `msgpack:"z,omitempty" json:"closed_at"`
+	OpenedAt wire.Time    `msgpack:"a" json:"opened_at"`
+	ClosedAt wire.Time    `msgpack:"z,omitempty" json:"closed_at"`
 	End      *wire.End    `msgpack:"x,omitempty" json:"end"`
 	Client   wire.Process `msgpack:"c" json:"client"`
 	Instance wire.Process `msgpack:"i" json:"instance"`

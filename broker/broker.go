@@ -260,7 +260,7 @@ func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 
 // handOver tells the client where it goes, and passes its connection to the instance. With an error the connection is still the broker's.
 func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, client party, o wire.Open) error {
-	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: At(time.Now()), Client: client.Process, Instance: i.process}
+	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process}
 	b.table.begin(s, i)
 	err := i.routed(conn, s.ID)
 	if err == nil {

@@ -45,7 +45,7 @@ func (b *Broker) takeNews(i *instance) {
 func (b *Broker) status(context.Context, any) (Status, error) {
 	open, closed := b.table.count(nil)
 	return Status{
-		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: At(b.started),
+		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
 		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
 	}, nil
 }
@@ -58,7 +58,7 @@ func (b *Broker) listServices(context.Context, any) (Services, error) {
 func (b *Broker) serviceList() []ServiceInfo {
 	var list []ServiceInfo
 	for _, i := range b.instances() {
-		info := ServiceInfo{Name: i.service, Endpoints: i.endpoints, State: ServiceRunning, PID: i.process.PID, Instance: i.number, StartedAt: At(i.since)}
+		info := ServiceInfo{Name: i.service, Endpoints: i.endpoints, State: ServiceRunning, PID: i.process.PID, Instance: i.number, StartedAt: wire.At(i.since)}
 		info.Sessions, _ = b.table.count(i)
 		list = append(list, info)
 	}

@@ -53,17 +53,17 @@ func (t *table) update(info wire.SessionInfo, i *instance) {
 	defer t.mu.Unlock()
 	e := t.live[info.ID]
 	if e == nil {
-		e = &entry{Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
+		e = &entry{Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: wire.Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
 	}
 	e.instance = i
 	if info.End != nil {
-		t.closeLocked(e, *info.End, Time(info.ClosedAt))
+		t.closeLocked(e, *info.End, wire.Time(info.ClosedAt))
 		return
 	}
 	if t.isClosedLocked(info.ID) {
 		return
 	}
-	e.State, e.OpenedAt = SessionOpen, Time(info.OpenedAt)
+	e.State, e.OpenedAt = SessionOpen, wire.Time(info.OpenedAt)
 	t.live[info.ID] = e
 }
 
@@ -78,12 +78,12 @@ func (t *table) end(i *instance, end wire.End) {
 	defer t.mu.Unlock()
 	for _, e := range t.live {
 		if e.instance == i {
-			t.closeLocked(e, end, At(time.Now()))
+			t.closeLocked(e, end, wire.At(time.Now()))
 		}
 	}
 }
 
-func (t *table) closeLocked(e *entry, end wire.End, at Time) {
+func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 	delete(t.live, e.ID)
 	if t.isClosedLocked(e.ID) {
 		return

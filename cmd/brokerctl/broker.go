@@ -39,7 +39,7 @@ socket     %s
 services   %d, instances %d
 sessions   %d open, %d closed since the start
 denied     %d
-`, s.Version, s.PID, s.UID, time.Since(time.Unix(0, int64(s.StartedAt))).Round(time.Second), s.Socket, s.Services, s.Instances, s.Open, s.Closed, s.Denied)
+`, s.Version, s.PID, s.UID, time.Since(s.StartedAt.Time()).Round(time.Second), s.Socket, s.Services, s.Instances, s.Open, s.Closed, s.Denied)
 	return err
 }
 
@@ -57,7 +57,7 @@ func (c *command) serviceList(ctx context.Context) error {
 		if s.PID != 0 {
 			pid, number = fmt.Sprint(s.PID), fmt.Sprint(s.Instance)
 		}
-		t.Row(s.Name, s.State, pid, number, cli.Age(int64(s.StartedAt)), fmt.Sprint(s.Sessions), strings.Join(s.Endpoints, ","))
+		t.Row(s.Name, s.State, pid, number, cli.Age(s.StartedAt), fmt.Sprint(s.Sessions), strings.Join(s.Endpoints, ","))
 	}
 	return t.Print(c.out)
 }
@@ -97,7 +97,7 @@ func (c *command) sessionList(ctx context.Context) error {
 		if s.End != nil {
 			end = fmt.Sprintf("%s by %s: %s", s.End.Code, s.End.Origin, s.End.Text)
 		}
-		t.Row(session.ShortID(s.ID), s.Endpoint, s.State, cli.Age(int64(s.OpenedAt)), cli.Who(s.Client), fmt.Sprint(s.Client.UID), cli.Who(s.Instance), s.Title, end)
+		t.Row(session.ShortID(s.ID), s.Endpoint, s.State, cli.Age(s.OpenedAt), cli.Who(s.Client), fmt.Sprint(s.Client.UID), cli.Who(s.Instance), s.Title, end)
 	}
 	return t.Print(c.out)
 }
@@ -154,11 +154,11 @@ func facts(side string, of map[string]string) (lines [][2]string) {
 
 func party(p wire.Process) string { return fmt.Sprintf("%s, uid %d, gid %d", cli.Who(p), p.UID, p.GID) }
 
-func moment(t broker.Time) string {
+func moment(t wire.Time) string {
 	if t == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s (%s ago)", time.Unix(0, int64(t)).Format(time.RFC3339), cli.Age(int64(t)))
+	return fmt.Sprintf("%s (%s ago)", t.Time().Local().Format(time.RFC3339), cli.Age(t))
 }
 
 func (c *command) sessionClose(ctx context.Context, id string) error {

@@ -25,7 +25,7 @@ func (c *command) leaseList(ctx context.Context) error {
 	}
 	t := cli.NewTable("ID", "NETWORK", "ADDRESSES", "HOSTNAME", "STATE", "AGE", "HOLDER", "UID", "SESSION")
 	for _, l := range list {
-		t.Row(l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname, l.State, cli.Age(int64(l.AllocatedAt)), fmt.Sprint(l.Holder.PID), fmt.Sprint(l.Holder.UID), session.ShortID(l.Session))
+		t.Row(l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname, l.State, cli.Age(l.AllocatedAt), fmt.Sprint(l.Holder.PID), fmt.Sprint(l.Holder.UID), session.ShortID(l.Session))
 	}
 	return t.Print(c.out)
 }

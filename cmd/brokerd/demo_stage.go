@@ -201,7 +201,7 @@ func printTables(sessions []broker.Session, leases []network.LeaseInfo) error {
 	fmt.Printf("\n   What 'brokerctl session list --endpoint %s' shows:\n", network.Endpoint)
 	t := cli.NewTable("ID", "ENDPOINT", "STATE", "AGE", "CLIENT", "UID", "INSTANCE", "TITLE", "END")
 	for _, c := range sessions {
-		t.Row(session.ShortID(c.ID), c.Endpoint, c.State, cli.Age(int64(c.OpenedAt)), cli.Who(c.Client), fmt.Sprint(c.Client.UID), cli.Who(c.Instance), c.Title, "")
+		t.Row(session.ShortID(c.ID), c.Endpoint, c.State, cli.Age(c.OpenedAt), cli.Who(c.Client), fmt.Sprint(c.Client.UID), cli.Who(c.Instance), c.Title, "")
 	}
 	if err := t.Print(os.Stdout); err != nil {
 		return err
@@ -209,7 +209,7 @@ func printTables(sessions []broker.Session, leases []network.LeaseInfo) error {
 	fmt.Println("\n   What 'brokerctl lease list' shows:")
 	t = cli.NewTable("ID", "NETWORK", "ADDRESSES", "HOSTNAME", "STATE", "AGE", "HOLDER", "UID", "SESSION")
 	for _, l := range leases {
-		t.Row(l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname, l.State, cli.Age(int64(l.AllocatedAt)), fmt.Sprint(l.Holder.PID), fmt.Sprint(l.Holder.UID), session.ShortID(l.Session))
+		t.Row(l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname, l.State, cli.Age(l.AllocatedAt), fmt.Sprint(l.Holder.PID), fmt.Sprint(l.Holder.UID), session.ShortID(l.Session))
 	}
 	return t.Print(os.Stdout)
 }

@@ -145,7 +145,7 @@ func earlierClients(ctx context.Context, path string) ([]server.Suspect, error) 
 		for _, s := range page.Sessions {
 			// Those of this instance are told in its table, and one that is being opened has no instance yet.
 			if s.Instance.PID != 0 && s.Instance.PID != os.Getpid() && s.Client.PID != 0 {
-				suspects = append(suspects, server.Suspect{PID: s.Client.PID, OpenedAt: time.Unix(0, int64(s.OpenedAt))})
+				suspects = append(suspects, server.Suspect{PID: s.Client.PID, OpenedAt: s.OpenedAt.Time()})
 			}
 		}
 		if page.Next == "" {

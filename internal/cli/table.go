@@ -52,12 +52,12 @@ func (t *Table) Print(w io.Writer) error {
 	return err
 }
 
-// Age says how long ago a time in Unix nanoseconds was, for a cell; nothing for 0.
-func Age(at int64) string {
+// Age says how long ago a time was, for a cell; nothing for 0.
+func Age(at wire.Time) string {
 	if at == 0 {
 		return ""
 	}
-	d := time.Since(time.Unix(0, at))
+	d := time.Since(at.Time())
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%.0fs", d.Seconds())

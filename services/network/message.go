@@ -1,11 +1,9 @@
 package network
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -38,25 +36,6 @@ const (
 	MaxAddresses = 16   // addresses, and gateways, of one lease or network
 	MaxNetworks  = 1024 // networks of one service
 )
-
-// A Time is a moment in Unix nanoseconds. In JSON it is RFC 3339 with nanoseconds, in UTC.
-type Time int64
-
-// Time returns t as a time.Time.
-func (t Time) Time() time.Time { return time.Unix(0, int64(t)).UTC() }
-
-// MarshalJSON returns t in RFC 3339.
-func (t Time) MarshalJSON() ([]byte, error) { return json.Marshal(t.Time()) }
-
-// UnmarshalJSON takes what MarshalJSON returns.
-func (t *Time) UnmarshalJSON(text []byte) error {
-	var at time.Time
-	if err := json.Unmarshal(text, &at); err != nil {
-		return err
-	}
-	*t = Time(at.UnixNano())
-	return nil
-}
 
 // An AllocateRequest is a Request on its way.
 type AllocateRequest struct {
@@ -155,17 +134,17 @@ type Holder struct {
 
 // A LeaseInfo describes a lease.
 type LeaseInfo struct {
-	ID          string   `msgpack:"i" json:"id"`
-	Network     string   `msgpack:"n" json:"network"`
-	Hostname    string   `msgpack:"h,omitempty" json:"hostname"`
-	Addresses   []string `msgpack:"a" json:"addresses"` // each with its prefix length, as 10.88.0.2/24
-	Gateways    []string `msgpack:"g" json:"gateways"`
-	MAC         string   `msgpack:"m" json:"mac"`
-	MTU         int      `msgpack:"u" json:"mtu"`   // in bytes
-	State       string   `msgpack:"s" json:"state"` // State…
-	AllocatedAt Time     `msgpack:"t" json:"allocated_at"`
-	Session     string   `msgpack:"e" json:"session"` // the id of the session that allocated it
-	Holder      Holder   `msgpack:"o" json:"holder"`  // the client of that session
+	ID          string    `msgpack:"i" json:"id"`
+	Network     string    `msgpack:"n" json:"network"`
+	Hostname    string    `msgpack:"h,omitempty" json:"hostname"`
+	Addresses   []string  `msgpack:"a" json:"addresses"` // each with its prefix length, as 10.88.0.2/24
+	Gateways    []string  `msgpack:"g" json:"gateways"`
+	MAC         string    `msgpack:"m" json:"mac"`
+	MTU         int       `msgpack:"u" json:"mtu"`   // in bytes
+	State       string    `msgpack:"s" json:"state"` // State…
+	AllocatedAt wire.Time `msgpack:"t" json:"allocated_at"`
+	Session     string    `msgpack:"e" json:"session"` // the id of the session that allocated it
+	Holder      Holder    `msgpack:"o" json:"holder"`  // the client of that session
 }
 
 // Validate checks a LeaseInfo that was received.

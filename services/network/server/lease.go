@@ -211,7 +211,7 @@ func (g *segment) newMAC() string {
 func (l *lease) info() network.LeaseInfo {
 	info := network.LeaseInfo{
 		ID: l.id, Network: l.segment.Name, Hostname: l.hostname, Gateways: l.segment.gateways(), MAC: l.mac, MTU: l.segment.MTU,
-		State: shown[l.state], AllocatedAt: network.Time(l.at.UnixNano()), Session: l.session, Holder: l.client,
+		State: shown[l.state], AllocatedAt: wire.At(l.at), Session: l.session, Holder: l.client,
 	}
 	for _, a := range l.addresses {
 		info.Addresses = append(info.Addresses, a.String())
