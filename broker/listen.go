@@ -1,14 +1,12 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,15 +73,17 @@ func bind(path string) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("remove a stale socket: %w", err)
 		}
 	}
-	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		controlErr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o666) }) // who may do what is decided by credentials
-		return errors.Join(err, controlErr)
-	}}
-	l, err := config.Listen(context.Background(), "unix", path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
-	return l.(*net.UnixListener), nil
+	// Who may do what is decided by credentials. The umask, which is the process's, has taken bits from whatever mode was set before bind; nobody else can
+	// replace what is at the path meanwhile.
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("let others connect to the broker's socket: %w", err)
+	}
+	return l, nil
 }
 
 // lockFile opens and locks a file for as long as the returned file, or a copy of its descriptor, stays open. It fails with wire.Conflict if the lock is held.

@@ -265,7 +265,7 @@ func (s *service) registered(i *instance, st *start) {
 	if waiting != nil {
 		s.finish(waiting, i, nil)
 	}
-	if st != nil {
+	if st != nil || i.number == 0 { // started by this broker, or by hand
 		return
 	}
 	s.b.log.Info("instance taken up", "service", s.Name, "instance", i.number, "peer", i.process.PID)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"syscall"
@@ -104,6 +105,9 @@ func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Sess
 // connect connects to the broker's socket.
 func connect(ctx context.Context, path string) (*net.UnixConn, error) {
 	conn, _, err := socket.Connect(ctx, path)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, wire.Errorf(wire.NotPermitted, "connect to the broker at %s: %v", path, err)
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return nil, cmp.Or[error](ctx.Err(), &NoBrokerError{Path: path, Err: op.Err})
 	}
@@ -130,6 +134,7 @@ func ask(ctx context.Context, conn *net.UnixConn, open wire.Open) (routed wire.R
 		}
 		switch f.Kind {
 		case wire.KindRouted:
+			routed = wire.Routed{}
 			err = wire.Unmarshal(f.Body, &routed)
 		case wire.KindAccepted:
 			return routed, accepted, wire.Unmarshal(f.Body, &accepted)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -114,8 +115,14 @@ func (r *run) check(command []string) error {
 	case len(r.networks) == 0:
 		return errors.New("--network: want at least one")
 	}
+	if _, err := network.CanonicalHostname(r.hostname); err != nil {
+		return fmt.Errorf("--hostname: %w", err)
+	}
 	seen := map[string]bool{}
 	for _, n := range r.networks {
+		if err := network.CheckNetwork(n); err != nil {
+			return fmt.Errorf("--network: %w", err)
+		}
 		if seen[n] {
 			return fmt.Errorf("--network %s is given twice", n)
 		}
@@ -145,7 +152,7 @@ func (r *run) run(command []string) error {
 	if err != nil {
 		return err
 	}
-	path, err := socket.Path(r.socket)
+	path, err := r.path()
 	if err != nil {
 		return err
 	}
@@ -153,6 +160,15 @@ func (r *run) run(command []string) error {
 	cmd.Env = append(cmd.Env, socket.Variable+"="+path)
 	go container.Forward(signals)
 	return container.Run(context.Background(), leases...)
+}
+
+// path returns the absolute path of the broker's socket: the command may change its folder.
+func (r *run) path() (string, error) {
+	path, err := socket.Path(r.socket)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
 }
 
 func (r *run) logger() *slog.Logger {

@@ -40,6 +40,7 @@ usage:
   brokerctl session close ID       end a session   [--reason TEXT]
   brokerctl lease list             the leases of the network service   [--network NAME]
   brokerctl network list           the networks and how full they are
+  brokerctl version                the version of this program
 
 flags:
 `

@@ -24,7 +24,8 @@ usage:
   brokerd version            print the version
 
 Each takes --help. The broker's socket is, in this order: --socket, $FAIRLEAD_SOCKET, for root
-/run/fairlead/broker.sock, else $XDG_RUNTIME_DIR/fairlead/broker.sock.
+/run/fairlead/broker.sock, else $XDG_RUNTIME_DIR/fairlead/broker.sock, else fairlead-UID/broker.sock in
+the temp folder.
 `
 
 // Exit codes of brokerd.

@@ -39,7 +39,7 @@ func networkMain(args []string) int {
 	flags := pflag.NewFlagSet("brokerd network", pflag.ContinueOnError)
 	path := flags.String("socket", "", "path of the broker's socket")
 	stateDir := flags.String("state-dir", "", "folder of the record of leases (default: SOCKET.d/"+network.Endpoint+")")
-	texts := flags.StringArray("network", []string{defaultNetwork}, "`NAME=PREFIX` of a network; may be given more than once")
+	texts := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
 	verbose := flags.Bool("verbose", false, "log more than start, stop and faults")
 	if code, ok := parse(flags, args, networkHelp); !ok {
 		return code

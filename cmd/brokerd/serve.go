@@ -30,7 +30,7 @@ func serveMain(args []string) int {
 	path := flags.String("socket", "", "path of the broker's socket")
 	system := flags.Bool("system", false, "be the system's broker, at "+socket.SystemPath)
 	user := flags.Bool("user", false, "be this user's broker, also as root")
-	networks := flags.StringArray("network", []string{defaultNetwork}, "`NAME=PREFIX` of a network; may be given more than once")
+	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
 	verbose := flags.Bool("verbose", false, "log more than start, stop, denials and limits")
 	if code, ok := parse(flags, args, serveHelp); !ok {
 		return code

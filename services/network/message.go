@@ -111,7 +111,12 @@ type LookupRequest struct {
 }
 
 // Validate checks a LookupRequest that was received.
-func (r *LookupRequest) Validate() error { return checkNames("look up", r.Network, r.Hostname) }
+func (r *LookupRequest) Validate() error {
+	if r.Hostname == "" {
+		return wire.Errorf(wire.Malformed, "look up: no hostname is given")
+	}
+	return checkNames("look up", r.Network, r.Hostname)
+}
 
 // checkNames checks the network and the hostname of a request, either of which may be empty.
 func checkNames(what, network, hostname string) error {
