@@ -24,13 +24,15 @@ type Options struct {
 	Handler session.Handler
 	// Limits are what this side accepts of the service; zero: wire.DefaultLimits.
 	Limits wire.Limits
+	// Interrupted is told of each session that a Connection has lost, once, with its end. It must not block. Nil: nobody is.
+	Interrupted func(wire.End)
 	// Logger is told of a peer that breaks the protocol; nil: nobody is.
 	Logger *slog.Logger
 }
 
 // Call calls a method and returns its decoded reply; see Session.Call.
-func Call[Reply any](ctx context.Context, s *Session, method string, request any) (Reply, error) {
+func Call[Reply any](ctx context.Context, on Caller, method string, request any) (Reply, error) {
 	var reply Reply
-	err := s.Call(ctx, method, request, &reply)
+	err := on.Call(ctx, method, request, &reply)
 	return reply, err
 }

@@ -163,6 +163,9 @@ func (h *Host) add(s *hosted) {
 	h.mu.Unlock()
 	h.tell()
 	s.OnEnd(func(end wire.End) { h.left(s, end) })
+	if h.conf.Opened != nil {
+		h.conf.Opened(s.Session)
+	}
 }
 
 // exited ends the session of a client that has exited, in case somebody else keeps its socket open.

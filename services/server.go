@@ -26,6 +26,8 @@ type Server struct {
 	// Accept is asked before a session is opened; an error refuses it. The client's credentials have been taken from its socket. Nil accepts all.
 	// It may be called on several goroutines, each bounded only by the client's patience.
 	Accept func(Opening) error
+	// Opened is called, if it is set, with each session that has begun. It must not block.
+	Opened func(*session.Session)
 	// Socket is the path of the broker's socket; empty: FAIRLEAD_SOCKET, or the default of this user.
 	Socket string
 	// Drain is how long the requests in flight may take when the server is stopped; zero: 5 s.

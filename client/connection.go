@@ -1,0 +1,195 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// A Caller is what calls can be made on: a Session or a Connection.
+type Caller interface {
+	// Call sends a request and waits for its reply; see Session.Call.
+	Call(ctx context.Context, method string, request, reply any) error
+	// Send sends a one-way message; see Session.Send.
+	Send(ctx context.Context, method string, value any, files ...*os.File) error
+}
+
+// A Connection is a handle on an endpoint's name. It opens a session when it is first used, and a new one at the first use after that was lost. What the service
+// knew of the lost session is the caller's to say again. All methods may be called from any goroutine.
+//
+//	idle ── use ──▶ opening ──▶ open ── lost: reported once ──▶ idle
+//	any ── Close, or the endpoint is refused for good ──▶ invalid
+type Connection struct {
+	endpoint string
+	options  Options
+	ctx      context.Context // ends when the connection is invalid
+	cancel   context.CancelCauseFunc
+
+	mu      sync.Mutex
+	session *Session      // nil unless it is open
+	opening chan struct{} // closed when an attempt to open has come to something; nil if there is none
+	end     wire.End      // set when the connection is invalid
+}
+
+// Connect returns a connection with an endpoint. It never fails, and does nothing until the connection is used. Options.Interrupted is told of every
+// session that is lost.
+func Connect(endpoint string, o Options) *Connection {
+	c := &Connection{endpoint: endpoint, options: o}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c
+}
+
+// Call makes a call on the connection's session, which it opens if need be. A request that has left is never repeated: a call whose session is lost fails with
+// wire.Interrupted. On a connection that is over it fails with wire.Invalid.
+func (c *Connection) Call(ctx context.Context, method string, request, reply any) error {
+	return c.use(ctx, func(s *Session) error { return s.Call(ctx, method, request, reply) })
+}
+
+// Send sends a one-way message on the connection's session, which it opens if need be. Files are closed in any case.
+func (c *Connection) Send(ctx context.Context, method string, value any, files ...*os.File) error {
+	s, err := c.Session(ctx)
+	if err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return err
+	}
+	return s.Send(ctx, method, value, files...)
+}
+
+// use runs f on the session, and once more on a new one as long as the session turns out to be going and nothing has left.
+func (c *Connection) use(ctx context.Context, f func(*Session) error) error {
+	for {
+		s, err := c.Session(ctx)
+		if err != nil {
+			return err
+		}
+		err = f(s)
+		e, ok := errors.AsType[*wire.Error](err)
+		if !ok || e.Sent || !s.Terminating() || ctx.Err() != nil {
+			return err
+		}
+		c.leave(s)
+	}
+}
+
+// Session returns the connection's session, which it opens if there is none. It fails as Dial does, and with wire.Invalid if the connection is over.
+func (c *Connection) Session(ctx context.Context) (*Session, error) {
+	for {
+		c.mu.Lock()
+		if c.end.Code != "" {
+			defer c.mu.Unlock()
+			return nil, c.end.Err()
+		}
+		if s := c.session; s != nil && !s.Terminating() {
+			c.mu.Unlock()
+			return s, nil
+		}
+		opening := c.opening
+		if opening == nil {
+			opening = make(chan struct{})
+			c.opening = opening
+			c.mu.Unlock()
+			return c.open(ctx, opening)
+		}
+		c.mu.Unlock()
+		select { // somebody else opens; if that fails, it is this caller's turn
+		case <-opening:
+		case <-ctx.Done():
+			return nil, wire.AsError(ctx.Err())
+		}
+	}
+}
+
+// open opens a session for all who wait.
+func (c *Connection) open(ctx context.Context, opening chan struct{}) (*Session, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
+	defer stop()
+	s, err := Dial(ctx, c.endpoint, c.options)
+	c.mu.Lock()
+	c.opening = nil
+	close(opening)
+	over := c.end
+	if err == nil && over.Code == "" {
+		c.session = s
+	}
+	c.mu.Unlock()
+	switch {
+	case over.Code != "":
+		if s != nil {
+			s.Close()
+		}
+		return nil, over.Err()
+	case err != nil:
+		if forGood(err) {
+			e := wire.AsError(err)
+			c.over(wire.End{Code: wire.Invalid, Origin: e.Origin, Text: e.Error()})
+		}
+		return nil, err
+	}
+	s.OnEnd(func(end wire.End) { c.lost(s, end) })
+	return s, nil
+}
+
+// forGood reports whether a refusal will not change by asking again.
+func forGood(err error) bool {
+	switch wire.CodeOf(err) {
+	case wire.UnknownEndpoint, wire.NotPermitted, wire.Malformed, wire.Unsupported:
+		return true
+	}
+	return false
+}
+
+// leave lets go of a session that takes no more requests; those in flight are still answered.
+func (c *Connection) leave(s *Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == s {
+		c.session = nil
+	}
+}
+
+// lost reports the end of a session, unless it is the connection's own.
+func (c *Connection) lost(s *Session, end wire.End) {
+	c.leave(s)
+	if c.ctx.Err() == nil && c.options.Interrupted != nil {
+		c.options.Interrupted(end)
+	}
+}
+
+// over makes the connection invalid, once.
+func (c *Connection) over(end wire.End) *Session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.Code != "" {
+		return nil
+	}
+	c.end = end
+	s := c.session
+	c.session = nil
+	c.cancel(end.Err())
+	return s
+}
+
+// Close makes the connection invalid, ends its session, and returns when the service has let go, or after 5 s.
+func (c *Connection) Close() error {
+	if s := c.over(wire.End{Code: wire.Invalid, Origin: wire.Local, Text: "the connection is closed"}); s != nil {
+		return s.Close()
+	}
+	return nil
+}
+
+// Done is closed when the connection is invalid: it was closed, or its endpoint refused for good.
+func (c *Connection) Done() <-chan struct{} { return c.ctx.Done() }
+
+// End returns why the connection is invalid. It is zero until Done is closed.
+func (c *Connection) End() wire.End {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.end
+}

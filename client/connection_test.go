@@ -1,0 +1,153 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const endpoint = "com.example.test"
+
+// server returns a server that echoes, and one method that never answers.
+func server() services.Server {
+	mux := services.NewMux()
+	services.Handle(mux, "echo", func(_ context.Context, text string) (string, error) { return text, nil })
+	services.Handle(mux, "hang", func(ctx context.Context, _ string) (string, error) { <-ctx.Done(); return "", ctx.Err() })
+	return services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}}
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// connect returns a connection and the ends of the sessions that it loses.
+func connect(t *testing.T, socket, endpoint string) (*client.Connection, <-chan wire.End) {
+	lost := make(chan wire.End, 100)
+	c := client.Connect(endpoint, client.Options{Socket: socket, Interrupted: func(end wire.End) { lost <- end }})
+	t.Cleanup(func() { c.Close() })
+	return c, lost
+}
+
+func echo(t *testing.T, c client.Caller) {
+	t.Helper()
+	if reply, err := client.Call[string](within(t, 10*time.Second), c, "echo", "hi"); err != nil || reply != "hi" {
+		t.Fatalf("echo: %q, %v", reply, err)
+	}
+}
+
+func TestAConnectionReportsEachInterruptionOnceAndOpensAgainAtTheNextUse(t *testing.T) {
+	b := brokertest.Start(t)
+	c, lost := connect(t, b.Socket, endpoint)
+	for range 3 {
+		s := b.Serve(server())
+		echo(t, c)
+		echo(t, c)
+		hung := make(chan error, 1)
+		go func() {
+			_, err := client.Call[string](within(t, 10*time.Second), c, "hang", "")
+			hung <- err
+		}()
+		on, err := c.Session(within(t, time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for on.Inspect().CallsWaiting == 0 { // until the call has been made
+			echo(t, c)
+		}
+		s.Kill()
+		if err := <-hung; !errors.Is(err, wire.Interrupted) {
+			t.Errorf("call on the lost session: %v, want %s", err, wire.Interrupted)
+		}
+		select {
+		case end := <-lost:
+			if end.Code != wire.Interrupted {
+				t.Errorf("interruption %+v, want %s", end, wire.Interrupted)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the interruption is not reported within 10 s")
+		}
+	}
+	if len(lost) > 0 {
+		t.Errorf("%d interruptions too many", len(lost))
+	}
+	if c.End() != (wire.End{}) {
+		t.Errorf("end %+v of a connection that is not over", c.End())
+	}
+}
+
+func TestAConnectionIsOverWhenItIsClosed(t *testing.T) {
+	b := brokertest.Start(t)
+	b.Serve(server())
+	c, lost := connect(t, b.Socket, endpoint)
+	echo(t, c)
+	c.Close()
+	select {
+	case <-c.Done():
+	default:
+		t.Error("closed, and not done")
+	}
+	if _, err := client.Call[string](within(t, time.Second), c, "echo", "hi"); !errors.Is(err, wire.Invalid) {
+		t.Errorf("call: %v, want %s", err, wire.Invalid)
+	}
+	if len(lost) > 0 {
+		t.Error("its own close is reported as an interruption")
+	}
+}
+
+func TestAConnectionIsOverWhenItsEndpointIsRefusedForGood(t *testing.T) {
+	b := brokertest.Start(t)
+	c, _ := connect(t, b.Socket, "com.example.nobody")
+	if _, err := client.Call[string](within(t, 10*time.Second), c, "echo", "hi"); !errors.Is(err, wire.UnknownEndpoint) {
+		t.Errorf("first use: %v, want %s", err, wire.UnknownEndpoint)
+	}
+	if _, err := client.Call[string](within(t, time.Second), c, "echo", "hi"); !errors.Is(err, wire.Invalid) {
+		t.Errorf("next use: %v, want %s", err, wire.Invalid)
+	}
+	if end := c.End(); end.Code != wire.Invalid {
+		t.Errorf("end %+v, want %s", end, wire.Invalid)
+	}
+}
+
+func TestManyFirstUsesOpenOneSession(t *testing.T) {
+	b := brokertest.Start(t)
+	b.Serve(server())
+	c, _ := connect(t, b.Socket, endpoint)
+	sessions := make(chan *client.Session, 50)
+	for range cap(sessions) {
+		go func() {
+			s, err := c.Session(within(t, 10*time.Second))
+			if err != nil {
+				t.Error(err)
+			}
+			sessions <- s
+		}()
+	}
+	first := <-sessions
+	for range cap(sessions) - 1 {
+		if s := <-sessions; s != first {
+			t.Fatal("a second session was opened")
+		}
+	}
+}
+
+func TestAConnectionMovesOnFromAServiceThatIsBeingStopped(t *testing.T) {
+	b := brokertest.Start(t)
+	c, _ := connect(t, b.Socket, endpoint)
+	for range 5 {
+		s := b.Serve(server())
+		echo(t, c)
+		stopped := make(chan error, 1)
+		go func() { stopped <- s.Stop() }()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	}
+}
