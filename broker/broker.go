@@ -31,7 +31,9 @@ const (
 	answerWait     = time.Second      // for the peer to take a short answer
 	stopWait       = 10 * time.Second // for an instance to stop before it is killed
 	settleWait     = time.Second      // from a broker's start, for instances of the one before it to register
+	mostWait       = 5 * time.Minute  // for an open, whatever time it states
 	maxUnread      = 1024             // connections whose first frame has not come; a further one is turned away
+	maxWaiting     = 2048             // opens that wait for an instance; a further one is turned away
 )
 
 // A Config says what a broker is. Its zero value with Socket set is a broker that starts nothing.
@@ -54,16 +56,19 @@ type Broker struct {
 	local    *services.Host // serves Endpoint
 	watch    *watch.Set     // of the instances' processes
 	unread   chan struct{}
+	waiting  chan struct{}
 	denied   atomic.Int64
 	work     sync.WaitGroup
 	ctx      context.Context // ends when the broker is stopped
 	cancel   context.CancelFunc
 
 	mu        sync.Mutex
-	endpoints map[string]*instance
-	claimed   chan struct{}       // closed and replaced when an instance has registered
-	declared  map[string]*service // by name; set once
-	owners    map[string]*service // by endpoint; set once
+	services  map[string]*instance  // that are registered
+	endpoints map[string]*instance  // of these
+	lost      map[lineage]*instance // whose control connection is lost, and whose process lives with sessions
+	claimed   chan struct{}         // closed and replaced when an instance has registered
+	declared  map[string]*service   // by name; set once
+	owners    map[string]*service   // by endpoint; set once
 }
 
 // New takes the socket's path over and listens. Clients wait until Serve is called. It fails with wire.Conflict while another broker holds the path.
@@ -75,11 +80,13 @@ func New(c Config) (*Broker, error) {
 	}
 	b := &Broker{
 		conf: c, log: c.Logger, started: time.Now(),
-		self:      wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
-		table:     newTable(),
-		unread:    make(chan struct{}, maxUnread),
-		claimed:   make(chan struct{}),
-		endpoints: map[string]*instance{}, declared: map[string]*service{}, owners: map[string]*service{},
+		self:     wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
+		table:    newTable(),
+		unread:   make(chan struct{}, maxUnread),
+		waiting:  make(chan struct{}, maxWaiting),
+		claimed:  make(chan struct{}),
+		services: map[string]*instance{}, endpoints: map[string]*instance{}, lost: map[lineage]*instance{},
+		declared: map[string]*service{}, owners: map[string]*service{},
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
@@ -105,8 +112,8 @@ func New(c Config) (*Broker, error) {
 	return b, nil
 }
 
-// Serve serves until ctx ends. Then it stops the instances that it started, lets all others go, which wait for the next broker, and returns when
-// all it started has ended.
+// Serve serves until ctx ends. Then it stops the instances that a broker started, lets all others go, which wait for the next broker, and returns nil
+// when all it started has ended.
 func (b *Broker) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { b.listener.UnixListener.Close() })
 	defer stop()
@@ -115,14 +122,7 @@ func (b *Broker) Serve(ctx context.Context) error {
 		if err != nil {
 			break
 		}
-		select {
-		case b.unread <- struct{}{}:
-			b.work.Go(func() { b.welcome(conn) })
-		default:
-			b.work.Go(func() {
-				b.refuse(conn, wire.Errorf(wire.OverQuota, "more than %d connections without a first frame", maxUnread))
-			})
-		}
+		b.work.Go(func() { b.welcome(conn) })
 	}
 	b.stop()
 	return nil
@@ -137,11 +137,6 @@ func (b *Broker) stop() {
 	stopping.Wait()
 	b.cancel()
 	b.local.Release()
-	for _, i := range b.instances() {
-		if i.control != nil {
-			i.control.Abort(wire.End{Code: wire.Terminating, Origin: wire.Local, Text: "the broker is stopped"})
-		}
-	}
 	b.work.Wait()
 	b.watch.Close()
 	b.listener.close()
@@ -149,19 +144,13 @@ func (b *Broker) stop() {
 
 // welcome reads a connection's first frame, and not a byte more, and does what it asks for.
 func (b *Broker) welcome(conn *net.UnixConn) {
-	conn.SetDeadline(time.Now().Add(firstFrameWait))
-	stop := context.AfterFunc(b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	peer, err := identify(conn)
+	if err == nil {
+		err = b.permitted(peer)
+	}
 	var f wire.Frame
 	if err == nil {
-		var files []*os.File
-		f, files, err = socket.ReadFrame(conn)
-		socket.CloseFiles(files)
-	}
-	<-b.unread
-	if err == nil {
-		err = b.permitted(peer, f.Kind)
+		f, err = b.firstFrame(conn)
 	}
 	if err != nil {
 		peer.handle.Close()
@@ -177,6 +166,21 @@ func (b *Broker) welcome(conn *net.UnixConn) {
 		peer.handle.Close()
 		b.refuse(conn, wire.Errorf(wire.Malformed, "the first frame is a %v: want open or register", f.Kind))
 	}
+}
+
+// firstFrame reads the first frame of a connection, within its time.
+func (b *Broker) firstFrame(conn *net.UnixConn) (wire.Frame, error) {
+	select {
+	case b.unread <- struct{}{}:
+		defer func() { <-b.unread }()
+	default:
+		return wire.Frame{}, wire.Errorf(wire.OverQuota, "more than %d connections without a first frame", maxUnread)
+	}
+	conn.SetDeadline(time.Now().Add(firstFrameWait))
+	defer context.AfterFunc(b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	f, files, err := socket.ReadFrame(conn)
+	socket.CloseFiles(files)
+	return f, err
 }
 
 // A party is who is at the other end of a connection.
@@ -202,27 +206,27 @@ func identify(conn *net.UnixConn) (party, error) {
 	return p, nil
 }
 
-// permitted is the policy: the broker's own user and root may open and register.
-func (b *Broker) permitted(p party, kind wire.Kind) error {
+// permitted is the policy: the broker's own user and root may open and register. It is asked before anything is read.
+func (b *Broker) permitted(p party) error {
 	if p.UID == 0 || p.UID == b.self.UID {
 		return nil
 	}
 	b.denied.Add(1)
-	b.log.Warn("denied", "what", kind.String(), "peer", p.PID, "uid", p.UID)
-	return wire.Errorf(wire.NotPermitted, "%v as uid %d: this broker serves uid %d and root only", kind, p.UID, b.self.UID)
+	b.log.Warn("denied", "peer", p.PID, "uid", p.UID)
+	return wire.Errorf(wire.NotPermitted, "this broker serves uid %d and root only, and not uid %d", b.self.UID, p.UID)
 }
 
 // refuse answers with err and closes the connection. A peer that went away is told nothing.
 func (b *Broker) refuse(conn *net.UnixConn, err error) {
 	defer conn.Close()
-	e := *wire.AsError(err)
+	e := wire.AsError(err).Bounded()
 	if e.Code == wire.Internal { // of the socket: the peer is gone or too slow
 		b.log.Debug("connection without a first frame", "err", err)
 		return
 	}
-	e.Origin, e.Text = wire.Broker, e.Text[:min(len(e.Text), wire.MaxText)]
+	e.Origin = wire.Broker
 	conn.SetDeadline(time.Now().Add(answerWait))
-	if f, err := wire.NewFrame(wire.KindRefused, 0, &e); err == nil {
+	if f, err := wire.NewFrame(wire.KindRefused, 0, e); err == nil {
 		socket.WriteFrame(conn, f)
 	}
 }
@@ -235,27 +239,52 @@ func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 		b.refuse(conn, err)
 		return
 	}
+	if err := b.tryOpen(conn, client, o); err != nil {
+		b.refuse(conn, err)
+	}
+}
+
+// tryOpen waits for an instance and hands the connection over, for as long as the client waits. With an error the connection is still the broker's.
+func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
+	select {
+	case b.waiting <- struct{}{}:
+		defer func() { <-b.waiting }()
+	default:
+		return wire.Errorf(wire.OverQuota, "more than %d opens wait for an instance", maxWaiting)
+	}
 	patience := openWait
 	if o.Within > 0 {
-		patience = time.Duration(min(o.Within, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
+		patience = time.Duration(min(o.Within, mostWait.Milliseconds())) * time.Millisecond
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	for {
-		i, err := b.route(ctx, o.Endpoint)
-		if err == nil {
-			err = b.handOver(ctx, i, conn, client, o)
-			if err == nil {
-				return
-			}
-			if i.over() && ctx.Err() == nil {
-				b.unregister(i)
-				continue // another instance may take it
-			}
+		i, err := b.routeWhileThere(ctx, conn, o.Endpoint)
+		if err != nil {
+			return err
 		}
-		b.refuse(conn, fmt.Errorf("open %s: %w", o.Endpoint, err))
-		return
+		err = b.handOver(ctx, i, conn, client, o)
+		if err == nil || !i.over() || ctx.Err() != nil {
+			return err
+		}
+		b.unregister(i) // another instance may take it
 	}
+}
+
+// routeWhileThere is route for as long as the client at the other end of conn is there.
+func (b *Broker) routeWhileThere(ctx context.Context, conn *net.UnixConn, endpoint string) (*instance, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	w, err := b.watch.Add(raw, watch.Socket, cancel)
+	if err != nil {
+		return nil, fmt.Errorf("watch a client that waits: %w", err)
+	}
+	defer b.watch.Remove(w)
+	return b.route(ctx, endpoint)
 }
 
 // handOver tells the client where it goes, and passes its connection to the instance. With an error the connection is still the broker's.

@@ -190,7 +190,7 @@ func TestRefusalsReachTheClientWithTheirCode(t *testing.T) {
 		{Name: "com.example.none", Endpoints: []string{"com.example.none"}, Program: []string{"/does/not/exist"}},
 		{Name: "com.example.slow", Endpoints: []string{"com.example.slow"}, Program: []string{"/bin/sleep", "1000"}},
 	}, StartTimeout: 300 * time.Millisecond})()
-	stop := serve(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{echoEndpoint: echoMux()}, Accept: func(o services.Opening) error {
+	stop := serve(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{echoEndpoint: echoMux()}, Accept: func(_ context.Context, o services.Opening) error {
 		if o.Title == "stranger" {
 			return wire.Errorf(wire.NotPermitted, "not you")
 		}

@@ -23,7 +23,7 @@ func (b *Broker) serveEndpoint() (err error) {
 		return err
 	}
 	i := &instance{service: Endpoint, number: 1, endpoints: []string{Endpoint}, process: b.self, local: b.local, since: b.started}
-	b.endpoints[Endpoint] = i
+	b.services[Endpoint], b.endpoints[Endpoint] = i, i
 	b.work.Go(func() { b.takeNews(i) })
 	return nil
 }

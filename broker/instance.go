@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -23,11 +24,13 @@ type instance struct {
 	number    int64 // 0: it has none
 	endpoints []string
 	process   wire.Process
+	id        process.ID       // of the process, for telling it from all others
 	handle    *process.Handle  // nil for the broker itself
 	control   *session.Session // nil for the broker itself
 	local     *services.Host   // only of the broker itself
 	since     time.Time
 	gone      chan struct{} // closed when the process is
+	succeeded chan struct{} // closed when the process has registered again
 }
 
 // routed tells a client which session it gets and who this instance is.
@@ -99,32 +102,28 @@ func (b *Broker) route(ctx context.Context, endpoint string) (*instance, error) 
 	}
 }
 
-// register enters an instance, answers it, and keeps it until its control connection is lost. One that the broker started comes with its start.
+// register enters an instance, answers it, and keeps it until its process is gone or has registered again. One that the broker started comes with its
+// start. It owns conn and the peer's handle.
 func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
+	defer p.handle.Close()
 	conn.SetDeadline(time.Time{})
-	var r wire.Register
-	err := wire.Unmarshal(body, &r)
-	if err == nil && p.handle == nil {
-		err = wire.Errorf(wire.NotPermitted, "register %s: a process in a pid namespace that cannot be seen from here may not", r.Service)
-	}
-	i := &instance{service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, handle: p.handle, since: time.Now(), gone: make(chan struct{})}
-	if st != nil {
-		i.number, i.since = st.number, st.at
-	}
+	i, sessions, err := newInstance(p, body, st)
 	if err == nil {
 		err = b.claim(i, conn)
 	}
 	if err != nil {
-		b.log.Warn("registration refused", "service", wire.Printable(r.Service, wire.MaxEndpoint), "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
-		p.handle.Close()
+		b.log.Warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
 		b.refuse(conn, err)
 		return
 	}
-	defer i.handle.Close()
+	defer context.AfterFunc(b.ctx, func() {
+		i.control.Abort(wire.End{Code: wire.Terminating, Origin: wire.Local, Text: "the broker is stopped"})
+	})()
 	defer b.watchProcess(i)()
-	for _, info := range r.Sessions {
+	for _, info := range sessions {
 		b.table.update(info, i)
 	}
+	b.succeed(i)
 	if s := b.declared[i.service]; s != nil {
 		s.registered(i, st)
 	}
@@ -134,8 +133,33 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 	b.await(i, st)
 }
 
-// claim enters an instance for its endpoints and begins its control connection. It fails with wire.Conflict, naming the owner, if an endpoint has another
-// instance, or belongs to another service.
+// newInstance makes an instance of a registration.
+func newInstance(p party, body []byte, st *start) (*instance, []wire.SessionInfo, error) {
+	var r wire.Register
+	if err := wire.Unmarshal(body, &r); err != nil {
+		return nil, nil, err
+	}
+	if p.handle == nil || p.PID == 0 {
+		return nil, nil, wire.Errorf(wire.NotPermitted, "register %s: a process in a pid namespace that cannot be seen from here may not", r.Service)
+	}
+	id, err := process.Identify(p.PID)
+	if err == nil && p.handle.Gone() {
+		err = process.ErrGone // and the number may be another's
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("register %s: %w", r.Service, err)
+	}
+	i := &instance{
+		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: time.Now(),
+		gone: make(chan struct{}), succeeded: make(chan struct{}),
+	}
+	if st != nil {
+		i.number, i.since = st.number, st.at
+	}
+	return i, r.Sessions, nil
+}
+
+// claim enters an instance for its service and its endpoints, and begins its control connection. It fails with wire.Conflict, naming the owner.
 func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 	accepted, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Limits: wire.DefaultLimits})
 	if err != nil {
@@ -143,17 +167,22 @@ func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if owner := b.services[i.service]; owner != nil && !owner.over() {
+		return taken("service "+i.service, owner)
+	}
+	if s := b.declared[i.service]; s != nil && !covers(i.endpoints, s.Endpoints) {
+		return wire.Errorf(wire.Conflict, "service %s is declared with the endpoints %s: an instance serves all of them", s.Name, strings.Join(s.Endpoints, ", "))
+	}
 	for _, e := range i.endpoints {
-		if owner := b.endpoints[e]; owner != nil && !owner.over() && owner.process.PID != i.process.PID {
-			taken := wire.Errorf(wire.Conflict, "endpoint %s is taken: %s, instance %d, pid %d, uid %d", e, owner.service, owner.number, owner.process.PID, owner.process.UID)
-			taken.Holder = &wire.Holder{PID: owner.process.PID, UID: owner.process.UID, Service: owner.service}
-			return taken
+		if owner := b.endpoints[e]; owner != nil && !owner.over() {
+			return taken("endpoint "+e, owner)
 		}
 		if s := b.owners[e]; s != nil && s.Name != i.service {
 			return wire.Errorf(wire.Conflict, "endpoint %s belongs to the service %s", e, s.Name)
 		}
 	}
 	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
+	b.services[i.service] = i
 	for _, e := range i.endpoints {
 		b.endpoints[e] = i
 	}
@@ -162,9 +191,24 @@ func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 	return nil
 }
 
+// taken says who has a name.
+func taken(what string, owner *instance) error {
+	e := wire.Errorf(wire.Conflict, "%s is taken: %s, instance %d, pid %d, uid %d", what, owner.service, owner.number, owner.process.PID, owner.process.UID)
+	e.Holder = &wire.Holder{PID: owner.process.PID, UID: owner.process.UID, Service: owner.service}
+	return e
+}
+
+// covers reports whether all of want are in have.
+func covers(have, want []string) bool {
+	return !slices.ContainsFunc(want, func(e string) bool { return !slices.Contains(have, e) })
+}
+
 // unregister takes an instance out: it gets no new sessions.
 func (b *Broker) unregister(i *instance) {
 	b.mu.Lock()
+	if b.services[i.service] == i {
+		delete(b.services, i.service)
+	}
 	for _, e := range i.endpoints {
 		if b.endpoints[e] == i {
 			delete(b.endpoints, e)
@@ -176,12 +220,45 @@ func (b *Broker) unregister(i *instance) {
 	}
 }
 
+// A lineage is one process as an instance of one service: all its registrations.
+type lineage struct {
+	process.ID
+	service string
+}
+
+// succeed gives an instance the sessions of the registration that the same process had before.
+func (b *Broker) succeed(i *instance) {
+	b.mu.Lock()
+	before := b.lost[lineage{i.id, i.service}]
+	delete(b.lost, lineage{i.id, i.service})
+	b.mu.Unlock()
+	if before != nil {
+		b.table.move(before, i)
+		close(before.succeeded)
+	}
+}
+
 // await waits until the process of an instance whose control connection is lost is gone, and closes the sessions that it still had.
-// One that lives on keeps them, and registers again.
+// A process that lives on keeps them, and registers again.
 func (b *Broker) await(i *instance, st *start) {
+	if live, _ := b.table.count(i); live == 0 {
+		return
+	}
+	b.mu.Lock()
+	b.lost[lineage{i.id, i.service}] = i
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.lost[lineage{i.id, i.service}] == i {
+			delete(b.lost, lineage{i.id, i.service})
+		}
+	}()
 	status := "its exit status is unknown"
 	select {
 	case <-i.gone:
+	case <-i.succeeded:
+		return
 	case <-b.ctx.Done():
 		return
 	}
@@ -223,12 +300,5 @@ func (b *Broker) controlMux(i *instance) *services.Mux {
 func (b *Broker) instances() []*instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all []*instance
-	for _, i := range b.endpoints {
-		if !slices.Contains(all, i) {
-			all = append(all, i)
-		}
-	}
-	slices.SortFunc(all, func(a, b *instance) int { return strings.Compare(a.service, b.service) })
-	return all
+	return slices.SortedFunc(maps.Values(b.services), func(a, b *instance) int { return strings.Compare(a.service, b.service) })
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ func listen(path string) (*listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), mode); err != nil {
 		return nil, fmt.Errorf("make the folder of the broker's socket: %w", err)
 	}
-	if err := socket.CheckFolder(path); err != nil {
+	if err := socket.CheckFolder(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	lock, err := lockFile(path + ".lock")
@@ -86,9 +87,22 @@ func bind(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// lockFile opens and locks a file for as long as the returned file, or a copy of its descriptor, stays open. It fails with wire.Conflict if the lock is held.
+// Lock locks a file in the folder of a broker's services, which it makes, for as long as the returned file, or a copy of its descriptor, stays open; see
+// LockPath. It fails with wire.Conflict if the lock is held, and with wire.NotPermitted if others can write the folder.
+func Lock(path string) (*os.File, error) {
+	folder := filepath.Dir(path)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of the services: %w", err)
+	}
+	if err := socket.CheckPrivate(folder); err != nil {
+		return nil, err
+	}
+	return lockFile(path)
+}
+
+// lockFile opens and locks a file of this user.
 func lockFile(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock: %w", err)
 	}

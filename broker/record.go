@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // A record is what is written down of a service's last instance, for the next broker.
@@ -15,35 +16,37 @@ type record struct {
 	Version int        `json:"version"` // 1
 	Service string     `json:"service"`
 	Number  int64      `json:"number"`  // of the instance
-	Process process.ID `json:"process"` // zero if it ended before it could be looked at
+	Process process.ID `json:"process"` // zero until it was started
 }
 
 func (s *service) recordPath() string {
 	return filepath.Join(s.b.conf.Socket+".d", s.Name+".json")
 }
 
-// lastNumber returns the number of the service's last instance. The record is a help: without it numbers begin again.
-func (s *service) lastNumber() int64 {
+// last returns the record of the service's last instance. It is a help: without it numbers begin again.
+func (s *service) last() record {
 	b, err := os.ReadFile(s.recordPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0
+		return record{}
 	}
 	r := record{}
 	if err == nil {
 		err = json.Unmarshal(b, &r)
 	}
-	if err != nil || r.Version != 1 || r.Number < 0 {
-		s.b.log.Warn("cannot read the record of a service: its instances are numbered from 1 again", "service", s.Name, "err", err)
-		return 0
+	if err == nil && (r.Version != 1 || r.Number < 0) {
+		err = wire.Errorf(wire.Unsupported, "version %d, number %d", r.Version, r.Number)
 	}
-	return r.Number
+	if err != nil {
+		s.b.log.Warn("cannot read the record of a service: its instances are numbered from 1 again", "service", s.Name, "err", err)
+		return record{}
+	}
+	return r
 }
 
-// remember writes the record of an instance that was started.
-func (s *service) remember(st *start) {
-	r := record{Version: 1, Service: s.Name, Number: st.number}
-	r.Process, _ = process.Identify(st.handle.PID())
-	b, err := json.Marshal(r)
+// remember writes the record of an instance: its number before it is started, so that none is used twice, and its process after that.
+// The folder is private, see Lock.
+func (s *service) remember(number int64, of process.ID) {
+	b, err := json.Marshal(record{Version: 1, Service: s.Name, Number: number, Process: of})
 	path := s.recordPath()
 	if err == nil {
 		err = os.WriteFile(path+".new", b, 0o600)

@@ -122,6 +122,12 @@ func (s *service) run(st *start) {
 	if lock == nil {
 		return // one that lived already has registered
 	}
+	select {
+	case <-st.done: // likewise, and without the lock
+		lock.Close()
+		return
+	default:
+	}
 	err = s.spawn(st, lock)
 	lock.Close()
 	if err != nil {
@@ -134,18 +140,15 @@ func (s *service) run(st *start) {
 		s.finish(st, nil, wire.Errorf(wire.StartFailed, "%s ended before it registered: %s; its log says why", s.Name, st.status))
 	case <-ctx.Done():
 		s.finish(st, nil, wire.Errorf(wire.StartTimeout, "%s (pid %d) has not registered within %v", s.Name, st.handle.PID(), s.b.conf.StartTimeout))
-		st.handle.Signal(syscall.SIGKILL)
+		s.kill(st.number, st.handle)
 	}
 }
 
 // acquire takes the service's lock. While an instance holds it, that one is waited for: then there is a registration and no lock.
 func (s *service) acquire(ctx context.Context, st *start) (*os.File, error) {
 	path := LockPath(s.b.conf.Socket, s.Name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, wire.Errorf(wire.StartFailed, "make the folder of the locks: %v", err)
-	}
 	for {
-		lock, err := lockFile(path)
+		lock, err := Lock(path)
 		if err == nil {
 			return lock, nil
 		}
@@ -157,9 +160,17 @@ func (s *service) acquire(ctx context.Context, st *start) (*os.File, error) {
 			return nil, nil
 		case <-time.After(lockPoll):
 		case <-ctx.Done():
-			return nil, wire.Errorf(wire.StartTimeout, "an instance of %s lives, for it holds %s, and has not registered within %v", s.Name, path, s.b.conf.StartTimeout)
+			return nil, wire.Errorf(wire.StartTimeout, "an instance of %s lives%s, for it holds %s, and has not registered within %v", s.Name, s.lastAlive(), path, s.b.conf.StartTimeout)
 		}
 	}
+}
+
+// lastAlive names the process of the last instance, if it is known and lives.
+func (s *service) lastAlive() string {
+	if id := s.last().Process; id.Alive() {
+		return fmt.Sprintf(" (pid %d)", id.PID)
+	}
+	return ""
 }
 
 // spawn starts a process with its control connection and the lock, and has it reaped.
@@ -169,7 +180,8 @@ func (s *service) spawn(st *start, lock *os.File) error {
 		return err
 	}
 	defer theirs.Close()
-	st.number = s.lastNumber() + 1
+	st.number = s.last().Number + 1
+	s.remember(st.number, process.ID{})
 	pidfd := -1
 	cmd := exec.Command(s.Program[0], s.Program[1:]...)
 	cmd.Stderr = os.Stderr
@@ -189,9 +201,15 @@ func (s *service) spawn(st *start, lock *os.File) error {
 		return err
 	}
 	s.mu.Lock()
+	stopped := s.stopped
 	s.children = append(s.children, st)
 	s.mu.Unlock()
-	s.remember(st)
+	if stopped { // stop may not have seen it
+		st.handle.Signal(syscall.SIGKILL)
+	}
+	if id, err := process.Identify(cmd.Process.Pid); err == nil { // not reaped yet, so the pid is still its own
+		s.remember(st.number, id)
+	}
 	s.b.log.Info("instance started", "service", s.Name, "instance", st.number, "peer", cmd.Process.Pid)
 	s.b.work.Go(func() { s.reap(st, cmd) })
 	s.b.work.Go(func() { s.converse(st, ours, cmd.Process.Pid) })
@@ -225,11 +243,12 @@ func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
 	return ours, theirs, err
 }
 
-// reap waits for a process that was started.
+// reap waits for a process that was started. Its handle is of no use afterwards.
 func (s *service) reap(st *start, cmd *exec.Cmd) {
 	cmd.Wait()
 	st.status = cmd.ProcessState.String()
 	close(st.exited)
+	st.handle.Close()
 	s.mu.Lock()
 	s.children = slices.DeleteFunc(s.children, func(c *start) bool { return c == st })
 	stopped := s.stopped
@@ -251,9 +270,26 @@ func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
 		s.b.refuse(conn, err)
 		return
 	}
+	handle, err := st.copyHandle()
+	if err != nil {
+		s.b.refuse(conn, err) // it is gone
+		return
+	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
-	p := party{Process: wire.Process{PID: pid, UID: uid, GID: gid, Program: st.handle.Program()}, handle: st.handle}
-	s.b.register(conn, p, f.Body, st)
+	s.b.register(conn, party{Process: wire.Process{PID: pid, UID: uid, GID: gid, Program: handle.Program()}, handle: handle}, f.Body, st)
+}
+
+// copyHandle returns a handle on the process that its taker closes.
+func (st *start) copyHandle() (*process.Handle, error) {
+	f, err := st.handle.File()
+	if err != nil {
+		return nil, err
+	}
+	h, err := process.FromFile(f)
+	if err != nil {
+		f.Close()
+	}
+	return h, err
 }
 
 // registered notes the service's instance. One that no start of this broker knows was there before: it is asked whether it runs as it is declared.
@@ -340,6 +376,8 @@ func (s *service) stopInstance(ctx context.Context, i *instance) {
 }
 
 func (s *service) kill(number int64, h *process.Handle) {
-	s.b.log.Warn("instance did not stop in time and is killed", "service", s.Name, "instance", number, "peer", h.PID())
-	h.Signal(syscall.SIGKILL)
+	s.b.log.Warn("instance is killed: it did not do what it was to in time", "service", s.Name, "instance", number, "peer", h.PID())
+	if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, process.ErrGone) && !errors.Is(err, os.ErrClosed) {
+		s.b.log.Error("cannot kill an instance", "service", s.Name, "instance", number, "peer", h.PID(), "err", err)
+	}
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -13,9 +14,14 @@ import (
 const (
 	// keptClosed is how many closed sessions the table keeps; older ones are forgotten first.
 	keptClosed = 1000
+	// openingMost is how long a hand-over may be on its way before it counts as lost.
+	openingMost = 5 * time.Minute
 	// pageSize is how many sessions one reply lists.
 	pageSize = 2000
 )
+
+// lostOnTheWay is the end of a hand-over that no instance has told of.
+var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "no instance has taken it"}
 
 // A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
 type table struct {
@@ -60,16 +66,42 @@ func (t *table) update(info wire.SessionInfo, i *instance) {
 		t.closeLocked(e, *info.End, wire.Time(info.ClosedAt))
 		return
 	}
-	if t.isClosedLocked(info.ID) {
+	if !t.reopenLocked(info.ID) {
 		return
 	}
 	e.State, e.OpenedAt = SessionOpen, wire.Time(info.OpenedAt)
 	t.live[info.ID] = e
 }
 
+// reopenLocked reports whether a session may be open: it is not known to be closed, or only because it was not heard of, as of an instance that was stopped
+// for a time.
+func (t *table) reopenLocked(id string) bool {
+	i := slices.IndexFunc(t.closed, func(s Session) bool { return s.ID == id })
+	if i < 0 {
+		return true
+	}
+	if *t.closed[i].End != lostOnTheWay {
+		return false
+	}
+	t.closed = slices.Delete(t.closed, i, i+1)
+	t.total--
+	return true
+}
+
 // isClosedLocked reports whether a session is known to be closed, so that late news do not open it again.
 func (t *table) isClosedLocked(id string) bool {
 	return slices.ContainsFunc(t.closed, func(s Session) bool { return s.ID == id })
+}
+
+// move gives the sessions of one registration to the next one of the same process.
+func (t *table) move(from, to *instance) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if e.instance == from {
+			e.instance = to
+		}
+	}
 }
 
 // end closes all sessions of an instance that is gone.
@@ -133,6 +165,7 @@ func (t *table) find(prefix string) (Session, *instance, error) {
 func (t *table) list(r SessionsRequest) Sessions {
 	var all []Session
 	t.mu.Lock()
+	t.expireLocked()
 	if r.State != SessionClosed {
 		for _, e := range t.live {
 			all = append(all, e.Session)
@@ -144,20 +177,30 @@ func (t *table) list(r SessionsRequest) Sessions {
 	t.mu.Unlock()
 	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(cmp.Compare(a.OpenedAt, b.OpenedAt), cmp.Compare(a.ID, b.ID)) })
 	page := Sessions{}
-	skipping := r.After != ""
 	for _, s := range all {
 		switch {
-		case skipping:
-			skipping = s.ID != r.After
+		case r.After != "" && cursor(s) <= r.After:
 		case r.Endpoint != "" && s.Endpoint != r.Endpoint:
 		case len(page.Sessions) == pageSize:
-			page.Next = page.Sessions[pageSize-1].ID
+			page.Next = cursor(page.Sessions[pageSize-1])
 			return page
 		default:
 			page.Sessions = append(page.Sessions, s)
 		}
 	}
 	return page
+}
+
+// cursor is where a session stands in a list: cursors compare as the sessions do, also those of sessions that have left it.
+func cursor(s Session) string { return fmt.Sprintf("%020d-%s", s.OpenedAt, s.ID) }
+
+// expireLocked closes the hand-overs that no instance has told of: they were lost on their way.
+func (t *table) expireLocked() {
+	for _, e := range t.live {
+		if e.State == SessionOpening && time.Since(e.OpenedAt.Time()) > openingMost {
+			t.closeLocked(e, lostOnTheWay, wire.At(time.Now()))
+		}
+	}
 }
 
 // count returns how many sessions are live, of one service if i is given, and how many have closed.

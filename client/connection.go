@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/fairlead-dev/fairlead/wire"
@@ -29,15 +31,25 @@ type Connection struct {
 	cancel   context.CancelCauseFunc
 
 	mu      sync.Mutex
-	session *Session      // nil unless it is open
-	opening chan struct{} // closed when an attempt to open has come to something; nil if there is none
-	end     wire.End      // set when the connection is invalid
+	session *Session              // nil unless it is open
+	leaving map[*Session]struct{} // sessions that take no more requests and have not ended
+	opening *opening              // nil if there is no attempt to open
+	end     wire.End              // set when the connection is invalid
 }
+
+// An opening is an attempt to open a session, for all who wait for one.
+type opening struct {
+	done chan struct{} // closed when it has come to something
+	err  error         // why it failed, unless that is the business of the one who made it alone
+}
+
+// maxRepeats is how often a call that has not left is tried on one more session.
+const maxRepeats = 8
 
 // Connect returns a connection with an endpoint. It never fails, and does nothing until the connection is used. Options.Interrupted is told of every
 // session that is lost.
 func Connect(endpoint string, o Options) *Connection {
-	c := &Connection{endpoint: endpoint, options: o}
+	c := &Connection{endpoint: endpoint, options: o, leaving: map[*Session]struct{}{}}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
@@ -50,6 +62,9 @@ func (c *Connection) Call(ctx context.Context, method string, request, reply any
 
 // Send sends a one-way message on the connection's session, which it opens if need be. Files are closed in any case.
 func (c *Connection) Send(ctx context.Context, method string, value any, files ...*os.File) error {
+	if len(files) == 0 {
+		return c.use(ctx, func(s *Session) error { return s.Send(ctx, method, value) })
+	}
 	s, err := c.Session(ctx)
 	if err != nil {
 		for _, f := range files {
@@ -60,19 +75,18 @@ func (c *Connection) Send(ctx context.Context, method string, value any, files .
 	return s.Send(ctx, method, value, files...)
 }
 
-// use runs f on the session, and once more on a new one as long as the session turns out to be going and nothing has left.
+// use runs f on the session, and on a new one as long as the session turns out to be going and nothing has left.
 func (c *Connection) use(ctx context.Context, f func(*Session) error) error {
-	for {
+	for repeats := 0; ; repeats++ {
 		s, err := c.Session(ctx)
 		if err != nil {
 			return err
 		}
 		err = f(s)
 		e, ok := errors.AsType[*wire.Error](err)
-		if !ok || e.Sent || !s.Terminating() || ctx.Err() != nil {
+		if !ok || e.Sent || !s.Terminating() || ctx.Err() != nil || repeats == maxRepeats {
 			return err
 		}
-		c.leave(s)
 	}
 }
 
@@ -88,16 +102,19 @@ func (c *Connection) Session(ctx context.Context) (*Session, error) {
 			c.mu.Unlock()
 			return s, nil
 		}
-		opening := c.opening
-		if opening == nil {
-			opening = make(chan struct{})
-			c.opening = opening
+		o := c.opening
+		if o == nil {
+			o = &opening{done: make(chan struct{})}
+			c.opening = o
 			c.mu.Unlock()
-			return c.open(ctx, opening)
+			return c.open(ctx, o)
 		}
 		c.mu.Unlock()
-		select { // somebody else opens; if that fails, it is this caller's turn
-		case <-opening:
+		select {
+		case <-o.done:
+			if o.err != nil {
+				return nil, o.err
+			}
 		case <-ctx.Done():
 			return nil, wire.AsError(ctx.Err())
 		}
@@ -105,19 +122,24 @@ func (c *Connection) Session(ctx context.Context) (*Session, error) {
 }
 
 // open opens a session for all who wait.
-func (c *Connection) open(ctx context.Context, opening chan struct{}) (*Session, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
-	defer stop()
-	s, err := Dial(ctx, c.endpoint, c.options)
+func (c *Connection) open(ctx context.Context, o *opening) (*Session, error) {
+	dialing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	s, err := Dial(dialing, c.endpoint, c.options)
 	c.mu.Lock()
 	c.opening = nil
-	close(opening)
+	if ctx.Err() == nil {
+		o.err = err
+	}
 	over := c.end
 	if err == nil && over.Code == "" {
+		if c.session != nil {
+			c.leaving[c.session] = struct{}{}
+		}
 		c.session = s
 	}
+	close(o.done)
 	c.mu.Unlock()
 	switch {
 	case over.Code != "":
@@ -139,49 +161,49 @@ func (c *Connection) open(ctx context.Context, opening chan struct{}) (*Session,
 // forGood reports whether a refusal will not change by asking again.
 func forGood(err error) bool {
 	switch wire.CodeOf(err) {
-	case wire.UnknownEndpoint, wire.NotPermitted, wire.Malformed, wire.Unsupported:
+	case wire.NotPermitted, wire.Malformed, wire.Unsupported:
 		return true
 	}
 	return false
 }
 
-// leave lets go of a session that takes no more requests; those in flight are still answered.
-func (c *Connection) leave(s *Session) {
+// lost reports the end of a session, unless it was ended on this side.
+func (c *Connection) lost(s *Session, end wire.End) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	delete(c.leaving, s)
 	if c.session == s {
 		c.session = nil
 	}
-}
-
-// lost reports the end of a session, unless it is the connection's own.
-func (c *Connection) lost(s *Session, end wire.End) {
-	c.leave(s)
-	if c.ctx.Err() == nil && c.options.Interrupted != nil {
+	c.mu.Unlock()
+	if end.Origin != wire.Local && c.options.Interrupted != nil {
 		c.options.Interrupted(end)
 	}
 }
 
-// over makes the connection invalid, once.
-func (c *Connection) over(end wire.End) *Session {
+// over makes the connection invalid, once, and returns the sessions that are still to be ended.
+func (c *Connection) over(end wire.End) (sessions []*Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.end.Code != "" {
 		return nil
 	}
 	c.end = end
-	s := c.session
-	c.session = nil
+	if c.session != nil {
+		sessions = append(sessions, c.session)
+		c.session = nil
+	}
+	sessions = slices.AppendSeq(sessions, maps.Keys(c.leaving))
 	c.cancel(end.Err())
-	return s
+	return sessions
 }
 
 // Close makes the connection invalid, ends its session, and returns when the service has let go, or after 5 s.
 func (c *Connection) Close() error {
-	if s := c.over(wire.End{Code: wire.Invalid, Origin: wire.Local, Text: "the connection is closed"}); s != nil {
-		return s.Close()
+	var err error
+	for _, s := range c.over(wire.End{Code: wire.Invalid, Origin: wire.Local, Text: "the connection is closed"}) {
+		err = errors.Join(err, s.Close())
 	}
-	return nil
+	return err
 }
 
 // Done is closed when the connection is invalid: it was closed, or its endpoint refused for good.

@@ -104,9 +104,12 @@ func TestAConnectionIsOverWhenItIsClosed(t *testing.T) {
 
 func TestAConnectionIsOverWhenItsEndpointIsRefusedForGood(t *testing.T) {
 	b := brokertest.Start(t)
-	c, _ := connect(t, b.Socket, "com.example.nobody")
-	if _, err := client.Call[string](within(t, 10*time.Second), c, "echo", "hi"); !errors.Is(err, wire.UnknownEndpoint) {
-		t.Errorf("first use: %v, want %s", err, wire.UnknownEndpoint)
+	refusing := server()
+	refusing.Accept = func(context.Context, services.Opening) error { return wire.NotPermitted }
+	b.Serve(refusing)
+	c, _ := connect(t, b.Socket, endpoint)
+	if _, err := client.Call[string](within(t, 10*time.Second), c, "echo", "hi"); !errors.Is(err, wire.NotPermitted) {
+		t.Errorf("first use: %v, want %s", err, wire.NotPermitted)
 	}
 	if _, err := client.Call[string](within(t, time.Second), c, "echo", "hi"); !errors.Is(err, wire.Invalid) {
 		t.Errorf("next use: %v, want %s", err, wire.Invalid)
@@ -150,4 +153,14 @@ func TestAConnectionMovesOnFromAServiceThatIsBeingStopped(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+func TestAConnectionWithAnUnknownEndpointMayBeUsedWhenItIsThere(t *testing.T) {
+	b := brokertest.Start(t)
+	c, _ := connect(t, b.Socket, endpoint)
+	if _, err := client.Call[string](within(t, 10*time.Second), c, "echo", "hi"); !errors.Is(err, wire.UnknownEndpoint) {
+		t.Errorf("before: %v, want %s", err, wire.UnknownEndpoint)
+	}
+	b.Serve(server())
+	echo(t, c)
 }

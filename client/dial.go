@@ -28,11 +28,8 @@ func (e *NoBrokerError) Error() string {
 	return fmt.Sprintf("no broker at %s: start one with 'brokerd', or set %s (%v)", e.Path, socket.Variable, e.Err)
 }
 
-// Unwrap returns the reason.
-func (e *NoBrokerError) Unwrap() error { return e.Err }
-
-// Is reports whether target is wire.Unavailable.
-func (e *NoBrokerError) Is(target error) bool { return target == wire.Unavailable }
+// Unwrap returns the code and the reason.
+func (e *NoBrokerError) Unwrap() []error { return []error{wire.Unavailable, e.Err} }
 
 const (
 	retryFirst = 5 * time.Millisecond
@@ -72,9 +69,16 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %v", ctx.Err(), err)
+			return nil, late(ctx.Err(), err)
 		}
 	}
+}
+
+// late is the error of a caller whose time is over while err was still in the way.
+func late(over, err error) error {
+	e := wire.AsError(over)
+	e.Text = "its time is over, and still: " + err.Error()
+	return e
 }
 
 // retryable reports whether err leaves it open that another attempt succeeds: the connection was lost before it was accepted, or the instance was
@@ -123,7 +127,7 @@ func ask(ctx context.Context, conn *net.UnixConn, open wire.Open) (routed wire.R
 	if err != nil {
 		return routed, accepted, err
 	}
-	if err := socket.WriteFrame(conn, f); err != nil {
+	if err := socket.WriteFirst(conn, f); err != nil {
 		return routed, accepted, err
 	}
 	for {

@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -25,42 +24,41 @@ type Opening struct {
 }
 
 const (
-	// acceptWait bounds how long a client may take to be told that it is accepted.
+	// acceptWait bounds how long a session may take to be accepted: the author's own check, and the client's being told.
 	acceptWait = 10 * time.Second
+	// maxOpening is how many sessions are being accepted at a time; the broker waits with further ones.
+	maxOpening = 64
 	// exitGrace is how long after its client's exit a session may still read what the client had written, if its socket is kept open by another process.
 	exitGrace = 100 * time.Millisecond
-	// handlerWait bounds how long a stopping service waits for a handler whose context has ended.
+	// handlerWait bounds how long a stopping service waits for handlers whose context has ended.
 	handlerWait = 5 * time.Second
-	// maxEnded is how many ended sessions are kept until a broker has been told of them; older ones are dropped first.
-	maxEnded = 1000
 )
 
 // A Host holds the live sessions of one instance: it takes connections that a broker hands over. Servers have one, and so has the broker for its own
 // endpoint; authors need none of their own.
 type Host struct {
-	conf  Server
-	log   *slog.Logger
-	watch *watch.Set // of the clients' processes
-	news  chan struct{}
-
+	conf    Server
+	log     *slog.Logger
+	watch   *watch.Set // of the clients' processes
+	news    news
+	turns   chan struct{} // sessions that are being accepted
 	opening sync.WaitGroup
+	ctx     context.Context // ends when the host drains
+	cancel  context.CancelFunc
 
 	mu       sync.Mutex
 	sessions map[string]*hosted
-	ended    []wire.SessionInfo // not yet told
-	opened   []wire.SessionInfo // not yet told
 	draining bool
 }
 
-// A hosted session is one of a Host's, with what it is told as.
+// A hosted session is one of a Host's.
 type hosted struct {
 	*session.Session
-	info   wire.SessionInfo
 	client *process.Handle // nil where the kernel gave none
 	watch  *watch.Watch
 }
 
-// NewHost returns a Host for the endpoints of a Server. It must be closed.
+// NewHost returns a Host for the endpoints of a Server. It must be released.
 func NewHost(s Server) (*Host, error) {
 	set, err := watch.New()
 	if err != nil {
@@ -70,38 +68,38 @@ func NewHost(s Server) (*Host, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	return &Host{conf: s, log: logger, watch: set, news: make(chan struct{}, 1), sessions: map[string]*hosted{}}, nil
+	h := &Host{conf: s, log: logger, watch: set, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.news.init()
+	return h, nil
 }
 
-// HandOver takes a client's connection, which it owns from now on, and opens the session in the background.
+// HandOver takes a client's connection, which it owns from now on, and opens the session in the background. It waits while many are being opened.
 func (h *Host) HandOver(o wire.HandOver, conn *net.UnixConn) {
+	select {
+	case h.turns <- struct{}{}:
+	case <-h.ctx.Done():
+	}
 	h.mu.Lock()
-	if !h.draining {
-		h.opening.Go(func() { h.open(o, conn) })
-		h.mu.Unlock()
-		return
+	draining := h.draining
+	if !draining {
+		h.opening.Go(func() {
+			defer func() { <-h.turns }()
+			h.open(o, conn)
+		})
 	}
 	h.mu.Unlock()
-	h.refuse(o, conn, wire.Errorf(wire.Terminating, "the service is being stopped"))
+	if draining {
+		h.refuse(o, conn, wire.Errorf(wire.Terminating, "the service is being stopped"))
+	}
 }
 
 // open accepts or refuses a session and begins it.
 func (h *Host) open(o wire.HandOver, conn *net.UnixConn) {
 	conn.SetDeadline(time.Now().Add(acceptWait))
 	client, peer, err := identify(o, conn)
-	if err != nil {
-		h.refuse(o, conn, err)
-		return
-	}
-	opening := Opening{Session: o.Session, Endpoint: o.Endpoint, Title: o.Title, Client: peer}
-	mux := h.conf.Endpoints[o.Endpoint]
-	if mux == nil {
-		err = wire.Errorf(wire.UnknownEndpoint, "this instance does not serve %s", o.Endpoint)
-	} else if h.conf.Accept != nil {
-		err = h.conf.Accept(opening)
-	}
 	if err == nil {
-		err = h.accept(o, conn, mux, client, peer)
+		err = h.accept(o, conn, client, peer)
 	}
 	if err != nil {
 		client.Close()
@@ -109,8 +107,29 @@ func (h *Host) open(o wire.HandOver, conn *net.UnixConn) {
 	}
 }
 
-// accept tells the client that it is accepted, and begins the session.
-func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, mux *Mux, client *process.Handle, peer wire.Process) error {
+// identify takes the client's identity from its socket. What it is called comes from the broker, who saw it first. A client that has exited is no
+// client any more, whoever holds its socket.
+func identify(o wire.HandOver, conn *net.UnixConn) (*process.Handle, wire.Process, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, wire.Process{}, err
+	}
+	client, cred, err := process.FromPeer(raw)
+	if err != nil && cred.PID != 0 {
+		return nil, wire.Process{}, fmt.Errorf("identify a client: %w", err)
+	}
+	return client, wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID, Program: o.Client.Program}, nil
+}
+
+// accept asks the author, tells the client that it is accepted, and begins the session.
+func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handle, peer wire.Process) error {
+	mux := h.conf.Endpoints[o.Endpoint]
+	if mux == nil {
+		return wire.Errorf(wire.UnknownEndpoint, "this instance does not serve %s", o.Endpoint)
+	}
+	if err := h.ask(Opening{Session: o.Session, Endpoint: o.Endpoint, Title: o.Title, Client: peer}); err != nil {
+		return err
+	}
 	limits := h.conf.Limits.OrDefault()
 	f, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Limits: limits})
 	if err == nil {
@@ -127,41 +146,43 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, mux *Mux, client *pro
 	if err != nil {
 		return err
 	}
-	h.add(&hosted{Session: s, client: client, info: wire.SessionInfo{
+	h.add(&hosted{Session: s, client: client}, wire.SessionInfo{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: s.Started().UnixNano(), Client: peer,
-	}})
+	})
 	return nil
 }
 
-// identify takes the client's identity from its socket. What it is called comes from the broker, who saw it first.
-func identify(o wire.HandOver, conn *net.UnixConn) (*process.Handle, wire.Process, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, wire.Process{}, err
+// ask asks the author's own check. One that panics refuses.
+func (h *Host) ask(o Opening) (err error) {
+	if h.conf.Accept == nil {
+		return nil
 	}
-	client, cred, err := process.FromPeer(raw)
-	if err != nil && !errors.Is(err, process.ErrGone) && cred.PID != 0 {
-		return nil, wire.Process{}, fmt.Errorf("identify a client: %w", err)
-	}
-	return client, wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID, Program: o.Client.Program}, nil
+	defer func() {
+		if r := recover(); r != nil {
+			h.log.Error("the accept check panicked", "endpoint", o.Endpoint, "err", r)
+			err = wire.Errorf(wire.Refused, "the service's own check panicked")
+		}
+	}()
+	ctx, cancel := context.WithTimeout(h.ctx, acceptWait)
+	defer cancel()
+	return h.conf.Accept(ctx, o)
 }
 
 // add enters a session that has begun, and has it leave when it ends.
-func (h *Host) add(s *hosted) {
+func (h *Host) add(s *hosted, info wire.SessionInfo) {
 	if s.client != nil {
 		raw, err := s.client.SyscallConn()
 		if err == nil {
 			s.watch, err = h.watch.Add(raw, watch.Process, func() { h.exited(s) })
 		}
 		if err != nil { // its socket still tells
-			h.log.Warn("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", s.info.Client.PID, "err", err)
+			h.log.Warn("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", info.Client.PID, "err", err)
 		}
 	}
 	h.mu.Lock()
 	h.sessions[s.ID()] = s
-	h.opened = append(h.opened, s.info)
 	h.mu.Unlock()
-	h.tell()
+	h.news.opened(info)
 	s.OnEnd(func(end wire.End) { h.left(s, end) })
 	if h.conf.Opened != nil {
 		h.conf.Opened(s.Session)
@@ -182,81 +203,37 @@ func (h *Host) left(s *hosted, end wire.End) {
 		h.watch.Remove(s.watch)
 	}
 	s.client.Close()
-	info := s.info
-	info.ClosedAt, info.End = time.Now().UnixNano(), &end
 	h.mu.Lock()
 	delete(h.sessions, s.ID())
 	h.mu.Unlock()
-	h.report(info)
-}
-
-// report keeps the news of an ended session until it has been told.
-func (h *Host) report(info wire.SessionInfo) {
-	h.mu.Lock()
-	h.ended = append(h.ended, info)
-	if over := len(h.ended) - maxEnded; over > 0 {
-		h.ended = h.ended[over:]
-	}
-	h.mu.Unlock()
-	h.tell()
-}
-
-func (h *Host) tell() {
-	select {
-	case h.news <- struct{}{}:
-	default:
-	}
+	h.news.ended(s.ID(), end.Bounded())
 }
 
 // refuse tells a client why it gets no session, and the broker that there is none.
 func (h *Host) refuse(o wire.HandOver, conn *net.UnixConn, err error) {
 	defer conn.Close()
-	e := *wire.AsError(err)
+	e := wire.AsError(err).Bounded()
 	if e.Code == wire.Internal {
 		e.Code = wire.Refused
 	}
-	e.Text = e.Text[:min(len(e.Text), wire.MaxText)]
-	if f, err := wire.NewFrame(wire.KindRefused, 0, &e); err == nil {
+	if f, err := wire.NewFrame(wire.KindRefused, 0, e); err == nil {
 		conn.SetWriteDeadline(time.Now().Add(time.Second))
 		socket.WriteFrame(conn, f)
 	}
-	h.Lost(o, wire.End{Code: e.Code, Origin: wire.Local, Text: e.Text})
+	h.lost(o, wire.End{Code: e.Code, Origin: wire.Local, Text: e.Text})
 }
 
-// Lost reports a hand-over that became no session.
-func (h *Host) Lost(o wire.HandOver, end wire.End) {
-	now := time.Now().UnixNano()
-	h.report(wire.SessionInfo{ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: now, ClosedAt: now, End: &end, Client: o.Client})
+// lost reports a hand-over that became no session.
+func (h *Host) lost(o wire.HandOver, end wire.End) {
+	h.news.opened(wire.SessionInfo{ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: time.Now().UnixNano(), Client: o.Client})
+	h.news.ended(o.Session, end.Bounded())
 }
 
 // News is sent to when there is something to take with Take.
-func (h *Host) News() <-chan struct{} { return h.news }
+func (h *Host) News() <-chan struct{} { return h.news.some }
 
-// Take takes at most wire.MaxBatch sessions that opened or ended and were not yet told, those that opened first.
-func (h *Host) Take() []wire.SessionInfo {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	n := min(len(h.opened), wire.MaxBatch)
-	m := min(len(h.ended), wire.MaxBatch-n)
-	batch := append(append([]wire.SessionInfo{}, h.opened[:n]...), h.ended[:m]...)
-	h.opened, h.ended = h.opened[n:], h.ended[m:]
-	return batch
-}
-
-// Again has all live sessions told again, and those ended that are given back: for a new broker.
-func (h *Host) Again(untold []wire.SessionInfo) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.opened = h.opened[:0]
-	for _, s := range h.sessions {
-		h.opened = append(h.opened, s.info)
-	}
-	for _, info := range untold {
-		if info.End != nil {
-			h.ended = append(h.ended, info)
-		}
-	}
-}
+// Take takes at most wire.MaxBatch sessions that opened or ended and of which the broker has not been told.
+func (h *Host) Take() []wire.SessionInfo { return h.news.take() }
 
 // Inspect returns what a session looks like now. It fails with wire.NotFound.
 func (h *Host) Inspect(id string) (wire.Inspection, error) {
@@ -288,36 +265,46 @@ func (h *Host) find(id string) (*hosted, error) {
 	return nil, wire.Errorf(wire.NotFound, "no session %s here", session.ShortID(id))
 }
 
-// Drain refuses further connections, drains all sessions at the same time, and returns when they have ended, or soon after ctx has.
-func (h *Host) Drain(ctx context.Context, text string) {
+// drain refuses further connections, drains all sessions at the same time, and returns when they have ended, or soon after ctx has.
+func (h *Host) drain(ctx context.Context, text string) {
 	h.mu.Lock()
 	h.draining = true
 	h.mu.Unlock()
-	h.opening.Wait()
+	h.cancel()
+	if !returns(h.opening.Wait) {
+		h.log.Error("the accept check does not return although its context has ended")
+	}
 	h.mu.Lock()
 	var all []*hosted
 	for _, s := range h.sessions {
 		all = append(all, s)
 	}
 	h.mu.Unlock()
-	var draining sync.WaitGroup
+	var draining, returning sync.WaitGroup
 	for _, s := range all {
 		draining.Go(func() { s.Drain(ctx, text) })
 	}
 	draining.Wait()
 	for _, s := range all {
-		h.await(s)
+		returning.Go(s.Wait)
+	}
+	if !returns(returning.Wait) {
+		h.log.Error("a handler does not return although its context has ended")
 	}
 }
 
-// await waits for a session's handlers to return, as they must when their context ends.
-func (h *Host) await(s *hosted) {
-	done := make(chan struct{})
-	go func() { s.Wait(); close(done) }()
+// returns reports whether wait returns within handlerWait.
+func returns(wait func()) bool {
+	returned := make(chan struct{})
+	go func() { // outlives this only where an author's function never returns
+		wait()
+		close(returned)
+	}()
 	select {
-	case <-done:
+	case <-returned:
+		return true
 	case <-time.After(handlerWait):
-		h.log.Error("a handler does not return although its context has ended", "session", session.ShortID(s.ID()), "endpoint", s.Endpoint())
+		return false
 	}
 }
 
@@ -325,6 +312,6 @@ func (h *Host) await(s *hosted) {
 func (h *Host) Release() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	h.Drain(ctx, "the service is gone")
+	h.drain(ctx, "the service is gone")
 	h.watch.Close()
 }

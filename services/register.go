@@ -31,7 +31,7 @@ const (
 
 // register registers with the broker, and begins the control session. It tries until ctx ends or the first registration is refused for good.
 func (r *registrar) register(ctx context.Context) (*session.Session, error) {
-	r.host.Again(nil)
+	r.host.news.again(nil)
 	warned := false
 	for pause := registerFirst; ; pause = min(2*pause, registerMost) {
 		control, err := r.attempt(ctx)
@@ -48,7 +48,7 @@ func (r *registrar) register(ctx context.Context) (*session.Session, error) {
 		}
 		if code := wire.CodeOf(err); code != wire.Internal && !warned {
 			warned = true
-			r.log.Warn("cannot register again, and go on trying", "service", r.conf.Service, "code", code, "err", err)
+			r.log.Warn("cannot register, and go on trying", "service", r.conf.Service, "code", code, "err", err)
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
@@ -67,12 +67,12 @@ func (r *registrar) attempt(ctx context.Context) (*session.Session, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	conn.SetDeadline(time.Now().Add(registerWait))
 	accepted, untold, err := r.ask(conn)
-	if err == nil && !stop() {
+	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		conn.Close()
-		r.host.Again(untold)
+		r.host.news.again(untold)
 		if inherited {
 			r.log.Debug("lost the broker that started this instance", "service", r.conf.Service, "err", err)
 		}
@@ -86,7 +86,7 @@ func (r *registrar) attempt(ctx context.Context) (*session.Session, error) {
 
 // connect takes the inherited control connection, once, or connects to the broker's socket, and checks that the broker is who it was.
 func (r *registrar) connect(ctx context.Context) (conn *net.UnixConn, inherited bool, err error) {
-	conn, err = inheritedControl()
+	conn, err = r.inherited()
 	inherited = conn != nil
 	var uid uint32
 	if conn == nil && err == nil {
@@ -109,13 +109,16 @@ func (r *registrar) connect(ctx context.Context) (conn *net.UnixConn, inherited 
 	return conn, inherited, nil
 }
 
-// inheritedControl returns the control connection that a broker gave this process, the first time it is asked for.
-func inheritedControl() (*net.UnixConn, error) {
+// inherited returns the control connection that a broker gave this process, the first time it is asked for. Nothing of it is left to this process's
+// children.
+func (r *registrar) inherited() (*net.UnixConn, error) {
 	value := os.Getenv(ControlVariable)
 	if value == "" {
 		return nil, nil
 	}
 	os.Unsetenv(ControlVariable)
+	r.number, _ = strconv.ParseInt(os.Getenv(InstanceVariable), 10, 64) // a broker wrote it
+	os.Unsetenv(InstanceVariable)
 	if err := keepLock(); err != nil {
 		return nil, err
 	}
@@ -147,13 +150,12 @@ func keepLock() error {
 
 // ask sends the registration with the first batch of sessions, which it returns as untold if that fails.
 func (r *registrar) ask(conn *net.UnixConn) (accepted wire.Accepted, untold []wire.SessionInfo, err error) {
-	number, _ := strconv.ParseInt(os.Getenv(InstanceVariable), 10, 64) // only a broker sets it
 	batch := r.host.Take()
 	f, err := wire.NewFrame(wire.KindRegister, 0, wire.Register{
-		Service: r.conf.Service, Instance: number, Endpoints: slices.Sorted(maps.Keys(r.conf.Endpoints)), Sessions: batch,
+		Service: r.conf.Service, Instance: r.number, Endpoints: slices.Sorted(maps.Keys(r.conf.Endpoints)), Sessions: batch,
 	})
 	if err == nil {
-		err = socket.WriteFrame(conn, f)
+		err = socket.WriteFirst(conn, f)
 	}
 	if err == nil {
 		accepted, err = answer(conn)
@@ -218,7 +220,7 @@ func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error)
 	}
 	if err != nil {
 		r.log.Error("cannot take a connection over", "session", session.ShortID(o.Session), "code", wire.CodeOf(err), "err", err)
-		r.host.Lost(o, wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: err.Error()})
+		r.host.lost(o, wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: err.Error()})
 		return nil, err
 	}
 	r.host.HandOver(o, conn)

@@ -23,9 +23,9 @@ type Server struct {
 	Endpoints map[string]*Mux
 	// Service is the service's name; empty: that of the first endpoint, by name.
 	Service string
-	// Accept is asked before a session is opened; an error refuses it. The client's credentials have been taken from its socket. Nil accepts all.
-	// It may be called on several goroutines, each bounded only by the client's patience.
-	Accept func(Opening) error
+	// Accept is asked before a session is opened; an error refuses it, with its code if it has one. The client's credentials have been taken from its socket. It
+	// is called on several goroutines, and must return when its context ends, after 10 s or when the server is stopped. Nil accepts all.
+	Accept func(context.Context, Opening) error
 	// Opened is called, if it is set, with each session that has begun. It must not block.
 	Opened func(*session.Session)
 	// Socket is the path of the broker's socket; empty: FAIRLEAD_SOCKET, or the default of this user.
@@ -83,6 +83,7 @@ type registrar struct {
 	log  *slog.Logger
 	stop context.CancelFunc
 
+	number     int64  // of this instance, as the broker that started it said; 0: none did
 	registered bool   // at least once
 	broker     uint32 // the uid of the broker that was first
 	reporting  sync.WaitGroup
@@ -95,7 +96,7 @@ func (r *registrar) leave(control *session.Session) {
 	if control != nil {
 		control.Terminate()
 	}
-	r.host.Drain(ctx, "the service is being stopped")
+	r.host.drain(ctx, "the service is being stopped")
 	if control == nil {
 		return
 	}
@@ -125,7 +126,7 @@ func (r *registrar) report(control *session.Session) {
 			}
 		}
 		if err := control.Call(control.Context(), wire.MethodSessions, wire.Sessions{Sessions: batch}, nil); err != nil {
-			r.host.Again(batch)
+			r.host.news.again(batch)
 			if control.Context().Err() == nil {
 				r.log.Error("the broker does not take the news of sessions", "service", r.conf.Service, "code", wire.CodeOf(err), "err", err)
 				control.Abort(wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: "the broker takes no news"})

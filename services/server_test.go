@@ -143,7 +143,7 @@ func TestASessionEndsWithItsClientsProcessAlsoIfAChildInheritedTheSocket(t *test
 	at := startBroker(t)
 	opened := make(chan services.Opening, 1)
 	mux := services.NewMux()
-	startServer(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{endpoint: mux}, Accept: func(o services.Opening) error {
+	startServer(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{endpoint: mux}, Accept: func(_ context.Context, o services.Opening) error {
 		opened <- o
 		return nil
 	}})

@@ -23,7 +23,11 @@ func Marshal(v any) ([]byte, error) {
 // Unmarshal walks b and then decodes it into v, which must point to a fresh value: what is absent from b is left as it is.
 // Fields that v does not have are ignored. If v has a method Validate() error, it is called. It fails with Malformed.
 func Unmarshal(b []byte, v any) error {
-	if err := Walk(b); err != nil {
+	most := len(b)
+	if c, ok := v.(interface{ maxItems() int }); ok {
+		most = c.maxItems()
+	}
+	if err := walk(b, uint64(most)); err != nil {
 		return err
 	}
 	// A decoder is not used again: one that failed may go on recording what it reads.

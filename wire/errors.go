@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -101,6 +102,16 @@ func (e *Error) Validate() error {
 	return nil
 }
 
+// Bounded returns the error as it may travel: with a code, and a text of at most MaxText bytes.
+func (e *Error) Bounded() *Error {
+	b := *e
+	b.Text = Cut(b.Text, MaxText)
+	if b.Validate() != nil {
+		b.Code = Internal // what somebody made up would be malformed to the peer
+	}
+	return &b
+}
+
 // CodeOf returns the code of err: that of the Error in its chain, the one that stands for a context's error, or Internal.
 // It returns the empty code for nil.
 func CodeOf(err error) Code {
@@ -116,12 +127,14 @@ func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
+	if e, ok := errors.AsType[*Error](err); ok && e == nil {
+		return &Error{Code: Internal, Text: "an error that is a nil pointer", Origin: Local}
+	} else if ok {
 		if error(e) == err {
 			return e
 		}
 		whole := *e
-		whole.Text = err.Error()
+		whole.Text = strings.TrimSuffix(err.Error(), " ("+string(e.Code)+")") // Error says it once
 		return &whole
 	}
 	code, _ := errors.AsType[Code](err)

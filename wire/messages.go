@@ -47,6 +47,14 @@ type Open struct {
 	Limits   Limits   `msgpack:"l"`           // what the client accepts of the instance
 }
 
+// maxItems bounds what is allocated for a message before it is validated: a list of empty values costs its sender a byte for each.
+func (*Open) maxItems() int     { return MaxEndpoints }
+func (*Accepted) maxItems() int { return MaxEndpoints }
+func (*Register) maxItems() int { return MaxBatch }
+func (*Sessions) maxItems() int { return MaxBatch }
+func (*HandOver) maxItems() int { return MaxEndpoints }
+func (*Notice) maxItems() int   { return MaxEndpoints }
+
 // Validate checks an Open that was received.
 func (o *Open) Validate() error {
 	if err := CheckName(o.Endpoint); err != nil {
@@ -79,6 +87,9 @@ type Accepted struct {
 	Features []string `msgpack:"f,omitempty"` // what is used: offered by both
 	Limits   Limits   `msgpack:"l"`           // what the accepting side accepts of the other
 }
+
+// Validate checks an Accepted that was received.
+func (a *Accepted) Validate() error { return checkOffer("", a.Features) }
 
 // Register tells a broker which endpoints an instance serves, and the first batch of its live sessions.
 type Register struct {
@@ -162,7 +173,10 @@ func (h *HandOver) Validate() error {
 	if err := CheckID(h.Session); err != nil {
 		return err
 	}
-	return CheckName(h.Endpoint)
+	if err := CheckName(h.Endpoint); err != nil {
+		return err
+	}
+	return checkOffer(h.Title, h.Features)
 }
 
 // A Request calls a method, or sends it a one-way message.
@@ -184,7 +198,7 @@ func (r *Request) Validate() error {
 // A Notice tells the peer something about the session itself. Unknown ones are ignored.
 type Notice struct {
 	Name    string            `msgpack:"n"`           // Notice…
-	Handled int64             `msgpack:"c,omitempty"` // NoticeHandled: one-way messages handled since the session began
+	Handled int64             `msgpack:"c,omitempty"` // NoticeHandled: one-way messages handled since the last such notice
 	Bytes   int64             `msgpack:"b,omitempty"` // NoticeHandled: bytes of their bodies
 	Facts   map[string]string `msgpack:"f,omitempty"` // NoticeFacts: all facts of the sender
 }
@@ -222,6 +236,15 @@ func (e *End) Validate() error {
 		return Errorf(Malformed, "read an end: code of %d bytes, text of %d", len(e.Code), len(e.Text))
 	}
 	return nil
+}
+
+// Bounded returns the end as it may travel: with a code, and a text of at most MaxText bytes.
+func (e End) Bounded() End {
+	e.Text = Cut(e.Text, MaxText)
+	if e.Validate() != nil {
+		e.Code, e.Origin = Internal, Local
+	}
+	return e
 }
 
 // Err returns the end as an error.

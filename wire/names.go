@@ -44,6 +44,18 @@ func CheckFacts(facts map[string]string) error {
 	return nil
 }
 
+// Cut returns the beginning of s that is valid UTF-8 and at most limit bytes long.
+func Cut(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
 // Printable returns at most limit bytes of s, with everything escaped that could steer a terminal or break a line, in Go's syntax. What comes
 // from a peer passes through it before a person sees it.
 func Printable(s string, limit int) string {

@@ -2,13 +2,16 @@ package wire
 
 import "encoding/binary"
 
-// MaxDepth is how deep a message's arrays and maps may be nested.
+// MaxDepth is how deep a message's arrays and maps may be nested. Empty ones do not count.
 const MaxDepth = 32
 
 // Walk checks that b is exactly one msgpack value whose nesting is at most MaxDepth and whose every claimed length fits in b.
 // It allocates nothing unless it fails. Everything is walked before it is decoded: the decoder allocates what a length claims, and recurses
 // as deep as the sender likes. It fails with Malformed.
-func Walk(b []byte) error {
+func Walk(b []byte) error { return walk(b, uint64(len(b))) }
+
+// walk is Walk that also refuses an array of more than most values, and a map of more than most pairs.
+func walk(b []byte, most uint64) error {
 	var open [MaxDepth]uint64 // values still to come at each level
 	depth := 0
 	for at := 0; ; {
@@ -19,6 +22,9 @@ func Walk(b []byte) error {
 		left := uint64(len(b) - at)
 		if !ok || skip > left || values > left-skip {
 			return Errorf(Malformed, "decode: the value at byte %d claims more than the message has", at)
+		}
+		if values > most && (values > 2*most || !isMap(b[at])) {
+			return Errorf(Malformed, "decode: the value at byte %d has more than %d items", at, most)
 		}
 		at += int(skip)
 		if values > 0 {
@@ -43,6 +49,8 @@ func Walk(b []byte) error {
 		}
 	}
 }
+
+func isMap(c byte) bool { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
 
 // shape returns how many bytes the value at the start of b takes up itself, and how many values follow that belong to it.
 // It is not ok if b is too short to tell, or begins with the one byte that msgpack never uses.

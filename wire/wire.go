@@ -4,7 +4,9 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 )
 
 // Version is the protocol's version and the first byte of every frame. A yamux frame begins with 0, so the two can be told apart.
@@ -69,7 +71,7 @@ func (k Kind) String() string {
 const (
 	// FlagError marks a reply whose body is an Error.
 	FlagError uint8 = 1 << 0
-	// FlagLarge marks a request or reply whose value follows on a stream of its own.
+	// FlagLarge marks a request or reply whose value follows on a stream of its own, and the cancel of a request whose value never will.
 	// On a large body's own frame, FlagReply tells whose it is.
 	FlagLarge uint8 = 1 << 1
 	// FlagReply marks the large body of a reply; without it, it is a request's.
@@ -150,16 +152,23 @@ func (f Frame) Append(b []byte) []byte { return append(f.Header.Append(b), f.Bod
 // ReadAhead is what a reader of frames needs of its source: exactly n bytes, or an error.
 type ReadAhead func(n int) ([]byte, error)
 
-// ReadFrame reads one frame by asking next for exactly the header's and then the body's bytes.
+// ReadFrame reads one frame by asking next for exactly the header's and then the body's bytes. End of file before the body is
+// io.ErrUnexpectedEOF. A large body is refused: whoever takes one reads it by itself.
 func ReadFrame(next ReadAhead) (Frame, error) {
 	b, err := next(HeaderSize)
 	if err != nil {
 		return Frame{}, err
 	}
 	h, err := ParseHeader(b)
+	if err == nil && h.Kind == KindLarge {
+		err = Errorf(Malformed, "read a frame: a %v where no large body belongs", h.Kind)
+	}
 	if err != nil || h.Length == 0 {
 		return Frame{Header: h}, err
 	}
 	body, err := next(int(h.Length))
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
 	return Frame{Header: h, Body: body}, err
 }

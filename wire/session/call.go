@@ -44,7 +44,7 @@ func (s *Session) Call(ctx context.Context, method string, request, reply any) e
 	if err == nil {
 		return nil
 	}
-	failed := *wire.AsError(fmt.Errorf("call %s of %s: %w", method, s.conf.Endpoint, err))
+	failed := *wire.AsError(fmt.Errorf("call %s of %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, err))
 	failed.Sent = sent
 	return &failed
 }
@@ -59,12 +59,18 @@ func (s *Session) roundTrip(ctx context.Context, method string, value []byte) (b
 	if large {
 		request.Value, request.Length = nil, int64(len(value))
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		request.Within = max(1, time.Until(deadline).Milliseconds())
+	if err := request.Validate(); err != nil {
+		return nil, false, err
+	}
+	if large && s.mux == nil {
+		return nil, false, wire.Errorf(wire.OverQuota, "a request of %d bytes, and this session takes no more than %d", len(value), wire.MaxBody)
 	}
 	p := &pending{bytes: int64(len(value)), done: make(chan result, 1)}
 	if err := s.calls.take(ctx, s.ctx, p.bytes); err != nil {
 		return nil, false, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		request.Within = max(1, (time.Until(deadline) + time.Millisecond - 1).Milliseconds()) // the handler's is not the earlier one
 	}
 	id, err := s.begin(p)
 	if err != nil {
@@ -80,16 +86,40 @@ func (s *Session) roundTrip(ctx context.Context, method string, value []byte) (b
 		f.Flags |= wire.FlagLarge
 	}
 	out := &outgoing{frame: f}
+	if large {
+		out.written = make(chan struct{})
+	}
 	if !s.out.push(out, ctx.Done()) {
 		s.forget(id, p)
 		return nil, false, ctx.Err()
 	}
-	if large {
-		if err := s.sendLarge(ctx, wire.Header{ID: id}, value); err != nil && ctx.Err() == nil {
-			s.log.Debug("large request was not taken", "err", err) // the reply, or the end, says more
-		}
+	begun := large && s.followUp(ctx, id, value, out)
+	body, sent, err = s.await(ctx, id, p, out)
+	if large && sent && !begun { // or the peer would wait for it
+		s.out.pushNow(&outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindCancel, Flags: wire.FlagLarge, ID: id}}})
 	}
-	return s.await(ctx, id, p, out)
+	return body, sent, err
+}
+
+// followUp sends the value of a large request when its frame has been written: a body whose request was withdrawn would be nobody's. It reports
+// whether the value has begun. When it fails, the reply or the session's end says more.
+func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *outgoing) (begun bool) {
+	select {
+	case <-out.written:
+	case <-ctx.Done():
+		return false
+	case <-s.done:
+		return false
+	}
+	y, err := s.beginLarge(ctx, wire.Header{ID: id}, len(value))
+	if err == nil {
+		begun = true
+		err = s.sendLarge(ctx, y, value)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Debug("large request was not taken", "err", err)
+	}
+	return begun
 }
 
 // await waits for the reply to a request that is queued.
@@ -108,7 +138,8 @@ func (s *Session) await(ctx context.Context, id uint32, p *pending, out *outgoin
 		return nil, !s.out.withdraw(out), r.err
 	}
 	if r.large {
-		body, err := s.receiveLarge(ctx, bodyKey{reply: true, id: id})
+		defer s.arriving.Done()
+		body, err := s.receiveLarge(ctx, bodyKey{reply: true, id: id}, anyLength)
 		return body, true, err
 	}
 	return r.body, true, nil
@@ -159,7 +190,8 @@ func (s *Session) giveUp(id uint32, p *pending, out *outgoing) (left bool) {
 	if open {
 		s.out.pushNow(&outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindCancel, ID: id}}})
 	} else if r := <-p.done; r.large { // it was answered meanwhile
-		s.spawn(func() { s.discardLarge(bodyKey{reply: true, id: id}) })
+		s.arriving.Done()
+		s.discardLarge(bodyKey{reply: true, id: id})
 	}
 	return true
 }
@@ -175,12 +207,18 @@ func (s *Session) replied(f wire.Frame) error {
 		e.Origin = wire.Peer
 		r = result{err: e}
 	}
+	if r.large && s.mux == nil {
+		return wire.Errorf(wire.Unsupported, "a large reply, and this session has no streams")
+	}
 	s.mu.Lock()
 	p, known := s.pending[f.ID]
 	delete(s.pending, f.ID)
 	ended := s.ended != nil
 	late := known && p.abandoned
 	if known && !late {
+		if r.large {
+			s.arriving.Add(1)
+		}
 		p.complete(r)
 	}
 	s.mu.Unlock()
@@ -192,7 +230,7 @@ func (s *Session) replied(f wire.Frame) error {
 	case late:
 		s.stats.late.Add(1)
 		if r.large {
-			s.spawn(func() { s.discardLarge(bodyKey{reply: true, id: f.ID}) })
+			s.discardLarge(bodyKey{reply: true, id: f.ID})
 		}
 	}
 	s.calls.back(1, p.bytes)
@@ -208,18 +246,25 @@ func (s *Session) Send(ctx context.Context, method string, value any, files ...*
 		return nil
 	}
 	socket.CloseFiles(files)
-	return wire.AsError(fmt.Errorf("send %s to %s: %w", method, s.conf.Endpoint, err))
+	return wire.AsError(fmt.Errorf("send %s to %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, err))
 }
 
 func (s *Session) send(ctx context.Context, method string, value any, files []*os.File) error {
 	if len(files) > 0 && s.mux != nil {
 		return wire.Errorf(wire.Unsupported, "this session carries no descriptors")
 	}
+	if len(files) > wire.MaxFiles {
+		return wire.Errorf(wire.OverQuota, "%d descriptors, limit %d", len(files), wire.MaxFiles)
+	}
 	b, err := wire.Marshal(value)
 	if err != nil {
 		return err
 	}
-	f, err := wire.NewFrame(wire.KindOneWay, 0, wire.Request{Method: method, Value: b})
+	request := wire.Request{Method: method, Value: b}
+	if err := request.Validate(); err != nil {
+		return err
+	}
+	f, err := wire.NewFrame(wire.KindOneWay, 0, request)
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,14 @@
 package session_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,117 +16,10 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
-// A handler serves methods by name.
-type handler struct {
-	methods map[string]func(ctx context.Context, m *session.Message) (any, error)
-	streams map[string]func(ctx context.Context, s *session.Stream)
-}
-
-func (h handler) Serve(ctx context.Context, m *session.Message) (any, error) {
-	if f := h.methods[m.Method]; f != nil {
-		return f(ctx, m)
-	}
-	return nil, wire.Errorf(wire.UnknownMethod, "no method %s", m.Method)
-}
-
-func (h handler) ServeStream(ctx context.Context, s *session.Stream) error {
-	f := h.streams[s.Method()]
-	if f == nil {
-		return wire.Errorf(wire.UnknownMethod, "no stream %s", s.Method())
-	}
-	f(ctx, s)
-	return nil
-}
-
-func echo(_ context.Context, m *session.Message) (any, error) {
-	var text string
-	err := m.Decode(&text)
-	return text, err
-}
-
-// sockets returns both ends of a connected pair of Unix sockets.
-func sockets(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ends := make([]*net.UnixConn, 2)
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socketpair")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ends[i] = c.(*net.UnixConn)
-	}
-	return ends[0], ends[1]
-}
-
-// pair returns both ends of a session, which the test closes.
-func pair(t *testing.T, client, service session.Config) (c, s *session.Session) {
-	t.Helper()
-	a, b := sockets(t)
-	client.Opener = true
-	client.Endpoint, service.Endpoint = "com.example.test", "com.example.test"
-	c, err := session.New(a, client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err = session.New(b, service)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		c.Close()
-		s.Close()
-		c.Wait()
-		s.Wait()
-	})
-	return c, s
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func wait(t *testing.T, what string, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatalf("%s: not within 10 s", what)
-	}
-}
-
-func TestCallReturnsTheReplyOfAnySize(t *testing.T) {
-	c, s := pair(t, session.Config{Handler: handler{methods: map[string]func(context.Context, *session.Message) (any, error){"echo": echo}}},
-		session.Config{Handler: handler{methods: map[string]func(context.Context, *session.Message) (any, error){"echo": echo}}})
-	for _, size := range []int{0, 1, 1000, 65_000, 65_535, 65_536, 65_600, 300_000, 2 << 20} {
-		for _, from := range []*session.Session{c, s} {
-			text := strings.Repeat("x", size)
-			var reply string
-			if err := from.Call(within(t, 10*time.Second), "echo", text, &reply); err != nil {
-				t.Fatalf("%d bytes: %v", size, err)
-			}
-			if reply != text {
-				t.Fatalf("%d bytes: reply of %d bytes", size, len(reply))
-			}
-		}
-	}
-	if err := c.Call(within(t, time.Second), "echo", strings.Repeat("x", wire.MaxLarge+1), nil); !errors.Is(err, wire.OverQuota) {
-		t.Errorf("oversized request: %v, want %v", err, wire.OverQuota)
-	}
-}
-
 func TestEveryFailureHasItsCodeAndSaysWhetherTheRequestLeft(t *testing.T) {
-	block := func(ctx context.Context, _ *session.Message) (any, error) { <-ctx.Done(); return nil, ctx.Err() }
-	c, _ := pair(t, session.Config{}, session.Config{Handler: handler{methods: map[string]func(context.Context, *session.Message) (any, error){
+	c, _ := pair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
 		"block": block,
-		"panic": func(context.Context, *session.Message) (any, error) { panic("oh") },
+		"panic": panics,
 		"fail":  func(context.Context, *session.Message) (any, error) { return nil, io.ErrNoProgress },
 		"conflict": func(context.Context, *session.Message) (any, error) {
 			e := wire.Errorf(wire.Conflict, "web is taken")
@@ -154,6 +45,8 @@ func TestEveryFailureHasItsCodeAndSaysWhetherTheRequestLeft(t *testing.T) {
 		{"decode", t.Context(), wire.Malformed, true},
 		{"block", short, context.DeadlineExceeded, true},
 		{"block", canceled, context.Canceled, false},
+		{"", t.Context(), wire.Malformed, false},
+		{strings.Repeat("x", wire.MaxMethod+1), t.Context(), wire.Malformed, false},
 	} {
 		err := c.Call(test.ctx, test.method, "text", nil)
 		e, ok := errors.AsType[*wire.Error](err)
@@ -169,9 +62,60 @@ func TestEveryFailureHasItsCodeAndSaysWhetherTheRequestLeft(t *testing.T) {
 	}
 }
 
+// A trap panics when it is encoded.
+type trap struct{}
+
+func (trap) MarshalBinary() ([]byte, error) { panic("oh") }
+
+// A loud error panics when it is asked for its text.
+type loud struct{}
+
+func (loud) Error() string { panic("oh") }
+
+func TestWhateverAHandlerReturnsTheSessionIsWhole(t *testing.T) {
+	leavesNothing(t)
+	var none *wire.Error
+	c, _ := pair(t, session.Config{}, session.Config{Handler: handler{
+		methods: methods{
+			"echo":      echo,
+			"channel":   func(context.Context, *session.Message) (any, error) { return make(chan int), nil },
+			"trap":      func(context.Context, *session.Message) (any, error) { return trap{}, nil },
+			"loud":      func(context.Context, *session.Message) (any, error) { return nil, loud{} },
+			"no code":   func(context.Context, *session.Message) (any, error) { return nil, &wire.Error{Text: "oh"} },
+			"long code": func(context.Context, *session.Message) (any, error) { return nil, wire.Code(strings.Repeat("x", 65)) },
+			"long text": func(context.Context, *session.Message) (any, error) {
+				return nil, errors.New(strings.Repeat("ä", 1<<20))
+			},
+			"nil":        func(context.Context, *session.Message) (any, error) { return nil, none },
+			"long reply": func(context.Context, *session.Message) (any, error) { return strings.Repeat("x", wire.MaxLarge), nil },
+		},
+		streams: streams{"loud": func(context.Context, *session.Stream) error { return loud{} }},
+	}})
+	for method, want := range map[string]error{
+		"channel": wire.Internal, "trap": wire.Internal, "loud": wire.Internal, "no code": wire.Internal, "long code": wire.Internal,
+		"long text": wire.Internal, "nil": wire.Internal, "long reply": wire.OverQuota,
+	} {
+		if err := c.Call(within(t, 5*time.Second), method, nil, nil); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", method, err, want)
+		}
+	}
+	st, err := c.OpenStream(within(t, time.Second), "loud")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if _, err := st.Read(make([]byte, 1)); !errors.Is(err, wire.Internal) {
+		t.Errorf("stream: %v, want %v", err, wire.Internal)
+	}
+	var reply string
+	if err := c.Call(within(t, time.Second), "echo", "whole", &reply); err != nil || reply != "whole" {
+		t.Errorf("afterwards: %q, %v", reply, err)
+	}
+}
+
 func TestCancellingACallCancelsItsHandler(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
-	c, _ := pair(t, session.Config{}, session.Config{Handler: handler{methods: map[string]func(context.Context, *session.Message) (any, error){
+	c, _ := pair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
 		"block": func(ctx context.Context, _ *session.Message) (any, error) {
 			close(began)
 			<-ctx.Done()
@@ -187,136 +131,249 @@ func TestCancellingACallCancelsItsHandler(t *testing.T) {
 	wait(t, "the handler's context ends", ended)
 }
 
-func TestOneWayMessagesAreHandledInOrderBeforeLaterRequests(t *testing.T) {
-	var next atomic.Int64
-	c, _ := pair(t, session.Config{}, session.Config{Handler: handler{methods: map[string]func(context.Context, *session.Message) (any, error){
-		"tell": func(_ context.Context, m *session.Message) (any, error) {
-			var n int64
-			if err := m.Decode(&n); err != nil {
-				return nil, err
-			}
-			if !next.CompareAndSwap(n, n+1) {
-				t.Errorf("message %d came when %d was due", n, next.Load())
+func TestTheDeadlineTravelsWithoutTheTimeSpentWaitingForCredit(t *testing.T) {
+	deadline := make(chan time.Duration, 1)
+	release := make(chan struct{})
+	limits := wire.Limits{Calls: 1}
+	c, _ := pair(t, session.Config{Send: limits}, session.Config{Receive: limits, Handler: handler{methods: methods{
+		"hold": func(ctx context.Context, _ *session.Message) (any, error) {
+			select {
+			case <-release:
+			case <-ctx.Done():
 			}
 			return nil, nil
 		},
-		"count": func(context.Context, *session.Message) (any, error) { return next.Load(), nil },
-	}}})
-	for i := range int64(2000) { // far more than the credit
-		if err := c.Send(within(t, 10*time.Second), "tell", i); err != nil {
-			t.Fatal(err)
-		}
-		if i%100 == 0 {
-			var n int64
-			if err := c.Call(within(t, 10*time.Second), "count", nil, &n); err != nil || n != i+1 {
-				t.Fatalf("count after %d: %d, %v", i, n, err)
+		"deadline": func(ctx context.Context, _ *session.Message) (any, error) {
+			until, ok := ctx.Deadline()
+			if !ok {
+				return nil, wire.Errorf(wire.Internal, "no deadline")
 			}
-		}
+			deadline <- time.Until(until)
+			return nil, nil
+		},
+	}}})
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { c.Call(within(t, 10*time.Second), "hold", nil, nil) })
+	until(t, "the credit is used up", func() bool { return c.Inspect().CallsWaiting == 1 })
+	time.AfterFunc(500*time.Millisecond, func() { close(release) })
+	if err := c.Call(within(t, 10*time.Second), "deadline", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := <-deadline; d > 9700*time.Millisecond {
+		t.Errorf("%v were left at the other end of 10 s, of which half a second was spent here", d)
 	}
 }
 
-func TestTheEndComesOnceAndSaysWhoAndWhy(t *testing.T) {
-	for _, test := range []struct {
-		name            string
-		act             func(c, s *session.Session)
-		client, service wire.End
-	}{
-		{"client closes", func(c, _ *session.Session) { c.Close() },
-			wire.End{Code: wire.Invalid, Origin: wire.Local}, wire.End{Code: wire.Invalid, Origin: wire.Peer}},
-		{"instance closes", func(_, s *session.Session) { s.Close() },
-			wire.End{Code: wire.Interrupted, Origin: wire.Peer}, wire.End{Code: wire.Invalid, Origin: wire.Local}},
-		{"instance drains", func(_, s *session.Session) { s.Drain(context.Background(), "stopping") },
-			wire.End{Code: wire.Interrupted, Origin: wire.Peer}, wire.End{Code: wire.Terminating, Origin: wire.Local}},
-		{"instance is lost", func(_, s *session.Session) { s.Abort(wire.End{Code: wire.Invalid, Origin: wire.Local}) },
-			wire.End{Code: wire.Interrupted, Origin: wire.Peer}, wire.End{Code: wire.Invalid, Origin: wire.Local}},
-		{"the broker ends it", func(_, s *session.Session) {
-			s.Shutdown(context.Background(), wire.End{Code: wire.Interrupted, Origin: wire.Broker, Text: "operator"})
-		}, wire.End{Code: wire.Interrupted, Origin: wire.Broker}, wire.End{Code: wire.Interrupted, Origin: wire.Broker}},
-		{"both close", func(c, s *session.Session) {
-			done := make(chan struct{})
-			go func() { c.Close(); close(done) }()
-			s.Close()
-			<-done
-		}, wire.End{}, wire.End{}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c, s := pair(t, session.Config{}, session.Config{})
-			began := time.Now()
-			test.act(c, s)
-			for _, side := range []struct {
-				s    *session.Session
-				want wire.End
-			}{{c, test.client}, {s, test.service}} {
-				wait(t, "the end", side.s.Done())
-				got := side.s.End()
-				if got.Text = ""; side.want != (wire.End{}) && got != side.want {
-					t.Errorf("end %+v, want %+v", got, side.want)
-				}
-				late := make(chan struct{})
-				side.s.OnEnd(func(wire.End) { close(late) })
-				wait(t, "a late listener", late)
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
+}
+
+// Calls from both sides, half of which are given up at some point and some of which meet a handler that panics.
+func TestEveryCallCompletesOnce(t *testing.T) {
+	const calls, at = 2500, 50
+	h := handler{methods: methods{"panic": panics}}
+	h.methods["work"] = func(ctx context.Context, m *session.Message) (any, error) {
+		var text string
+		if err := m.Decode(&text); err != nil {
+			return nil, err
+		}
+		if len(text)%7 == 0 {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(time.Millisecond):
 			}
-			if d := time.Since(began); d > 4*time.Second {
-				t.Errorf("took %v: somebody waited for the watchdog", d)
+		}
+		return text, nil
+	}
+	gates := []*gate{newGate(wire.DefaultLimits.Calls), newGate(wire.DefaultLimits.Calls)}
+	h.methods["first"], h.methods["second"] = gates[0].serve, gates[1].serve
+	c, s := both(t, h)
+	var all sync.WaitGroup
+	var completed, served, panicked, given atomic.Int64
+	for side, from := range []*session.Session{c, s} {
+		for worker := range at {
+			r := rand.New(rand.NewPCG(uint64(side), uint64(worker)))
+			all.Go(func() {
+				for range calls / at {
+					ctx, cancel := context.WithCancel(context.Background())
+					if r.IntN(2) == 0 {
+						ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(2000))*time.Microsecond)
+					}
+					name, text, reply := "work", strings.Repeat("x", r.IntN(3000)), ""
+					if r.IntN(100) == 0 {
+						name = "panic"
+					}
+					err := from.Call(ctx, name, text, &reply)
+					completed.Add(1)
+					switch {
+					case err == nil && name == "work" && reply == text:
+						served.Add(1)
+					case errors.Is(err, wire.Internal) && name == "panic":
+						panicked.Add(1)
+					case over(ctx) && errors.Is(err, context.DeadlineExceeded):
+						given.Add(1)
+					default:
+						t.Errorf("%s of %d bytes: %d bytes, %v", name, len(text), len(reply), err)
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	all.Wait()
+	t.Logf("%d served, %d panicked, %d given up", served.Load(), panicked.Load(), given.Load())
+	if n := completed.Load(); n != 2*calls || served.Load() == 0 || panicked.Load() == 0 || given.Load() == 0 {
+		t.Errorf("%d of %d calls completed", n, 2*calls)
+	}
+	idle(t, c, s)
+	gates[0].pass(t, c, "first") // all credit is back on both sides
+	gates[1].pass(t, s, "second")
+}
+
+func TestACallBeyondTheCreditWaitsOnItsOwnSide(t *testing.T) {
+	var serving atomic.Int64
+	release := make(chan struct{})
+	c, s := pair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
+		"hold": func(ctx context.Context, _ *session.Message) (any, error) {
+			serving.Add(1)
+			select {
+			case release <- struct{}{}:
+			case <-ctx.Done():
+			}
+			return nil, nil
+		},
+	}}})
+	limit := wire.DefaultLimits.Calls
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range limit {
+		all.Go(func() { c.Call(ctx, "hold", nil, nil) })
+	}
+	until(t, "all credit is used", func() bool { return serving.Load() == limit })
+	err := c.Call(within(t, 50*time.Millisecond), "hold", nil, nil)
+	if e, ok := errors.AsType[*wire.Error](err); !ok || !errors.Is(err, context.DeadlineExceeded) || e.Sent {
+		t.Errorf("one more: %v, want a deadline of a request that has not left", err)
+	}
+	if n := s.Inspect().CallsServed; n != limit {
+		t.Errorf("%d requests arrived, limit %d", n, limit)
+	}
+	next := make(chan error, 1)
+	all.Go(func() { next <- c.Call(ctx, "hold", nil, nil) })
+	<-release // one reply
+	until(t, "the waiting call is served", func() bool { return serving.Load() == limit+1 })
+	cancel()
+	all.Wait()
+	if err := <-next; err == nil {
+		t.Error("the call returned before its handler did")
+	}
+	idle(t, c, s)
+}
+
+func TestBytesAreCreditToo(t *testing.T) {
+	limits := wire.Limits{Calls: 8, OneWay: 8, Bytes: 100_000}
+	c, s := pair(t, session.Config{Send: limits}, session.Config{Receive: limits, Handler: usual})
+	if err := c.Call(within(t, time.Second), "echo", strings.Repeat("x", 100_001), nil); !errors.Is(err, wire.OverQuota) {
+		t.Errorf("more than there is: %v, want %v", err, wire.OverQuota)
+	}
+	var all sync.WaitGroup
+	for range 50 { // each of 30 KB: three at a time
+		all.Go(func() {
+			if err := c.Call(within(t, 10*time.Second), "echo", strings.Repeat("x", 30_000), nil); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if err := c.Send(within(t, 10*time.Second), "ignore", strings.Repeat("x", 30_000)); err != nil {
+				t.Error(err)
 			}
 		})
 	}
+	all.Wait()
+	idle(t, c, s)
 }
 
-func TestStreamsCarryBytesBothWaysAndEndOnlyByTheirEnd(t *testing.T) {
-	c, s := pair(t, session.Config{}, session.Config{Handler: handler{streams: map[string]func(context.Context, *session.Stream){
-		"echo": func(_ context.Context, st *session.Stream) { io.Copy(st, st); st.CloseWrite() },
-		"drop": func(_ context.Context, st *session.Stream) { st.Write([]byte("half")) },
+func TestTheCreditOfAnAbandonedCallComesBackWithItsReply(t *testing.T) {
+	release := make(chan struct{})
+	limits := wire.Limits{Calls: 1}
+	c, _ := pair(t, session.Config{Send: limits}, session.Config{Receive: limits, Handler: handler{methods: methods{
+		"echo": echo,
+		"slow": func(context.Context, *session.Message) (any, error) { <-release; return "late", nil }, // deaf to its context
 	}}})
-	st, err := c.OpenStream(within(t, time.Second), "echo")
-	if err != nil {
-		t.Fatal(err)
+	if err := c.Call(within(t, 20*time.Millisecond), "slow", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v, want a deadline", err)
 	}
-	defer st.Close()
-	data := bytes.Repeat([]byte("0123456789"), 100_000)
-	go func() { st.Write(data); st.CloseWrite() }()
-	got, err := io.ReadAll(st)
-	if err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("read %d bytes, %v", len(got), err)
+	if err := c.Call(within(t, 20*time.Millisecond), "echo", "", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("before the reply: %v, want a deadline", err)
 	}
-	drop, err := c.OpenStream(within(t, time.Second), "drop")
-	if err != nil {
-		t.Fatal(err)
+	close(release)
+	if err := c.Call(within(t, 5*time.Second), "echo", "", nil); err != nil {
+		t.Errorf("after the reply: %v", err)
 	}
-	defer drop.Close()
-	if got, err := io.ReadAll(drop); string(got) != "half" || !errors.Is(err, wire.Interrupted) {
-		t.Errorf("dropped stream: %q, %v, want half and %v", got, err, wire.Interrupted)
-	}
-	none, err := s.OpenStream(within(t, time.Second), "any")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer none.Close()
-	if _, err := none.Read(make([]byte, 1)); !errors.Is(err, wire.UnknownMethod) {
-		t.Errorf("stream to a side that serves none: %v, want %v", err, wire.UnknownMethod)
+	if n := c.Inspect().LateReplies; n != 1 {
+		t.Errorf("%d late replies, want 1", n)
 	}
 }
 
-func TestFactsOfBothSidesAreShownAndBounded(t *testing.T) {
-	c, s := pair(t, session.Config{}, session.Config{Handler: handler{methods: map[string]func(context.Context, *session.Message) (any, error){"echo": echo}}})
-	if err := c.SetFact("container", "web"); err != nil {
+func TestARequestWhoseTimeIsOverIsNotServed(t *testing.T) {
+	var served atomic.Int64
+	hold := make(chan struct{})
+	c, s := pair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
+		"hold":  func(context.Context, *session.Message) (any, error) { <-hold; return nil, nil },
+		"serve": func(context.Context, *session.Message) (any, error) { served.Add(1); return nil, nil },
+		"echo":  echo,
+	}}})
+	if err := c.Send(within(t, time.Second), "hold", nil); err != nil { // what follows waits in the inbox
 		t.Fatal(err)
 	}
-	s.SetFact("lease", "10.0.0.2")
-	c.Call(within(t, time.Second), "echo", "", nil) // what was sent before has come
-	in := s.Inspect()
-	if in.PeerFacts["container"] != "web" || in.Facts["lease"] != "10.0.0.2" {
-		t.Errorf("facts %v and %v", in.Facts, in.PeerFacts)
+	if err := c.Call(within(t, 30*time.Millisecond), "serve", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want a deadline", err)
 	}
-	if err := c.SetFact("long", strings.Repeat("x", wire.MaxFact+1)); !errors.Is(err, wire.OverQuota) {
-		t.Errorf("oversized fact: %v, want %v", err, wire.OverQuota)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(30*time.Millisecond, cancel)
+	if err := c.Call(ctx, "serve", nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want canceled", err)
 	}
-	for i := range wire.MaxFacts - 1 {
-		if err := c.SetFact(fmt.Sprint(i), ""); err != nil {
-			t.Fatal(err)
-		}
+	c.SetFact("canceled", "yes") // comes after the cancel
+	until(t, "the cancel has come", func() bool { return s.Inspect().PeerFacts["canceled"] == "yes" })
+	close(hold)
+	if err := c.Call(within(t, 5*time.Second), "echo", "", nil); err != nil {
+		t.Fatal(err)
 	}
-	if err := c.SetFact("one more", ""); !errors.Is(err, wire.OverQuota) {
-		t.Errorf("fact %d: %v, want %v", wire.MaxFacts+1, err, wire.OverQuota)
+	idle(t, c)
+	if n := served.Load(); n != 0 {
+		t.Errorf("%d requests were served that nobody waited for", n)
+	}
+}
+
+func TestTheEndCompletesEveryCallOnce(t *testing.T) {
+	for name, act := range map[string]func(c, s *session.Session){
+		"closed here":  func(c, _ *session.Session) { c.Close() },
+		"closed there": func(_, s *session.Session) { s.Close() },
+		"lost":         func(_, s *session.Session) { s.Abort(wire.End{Code: wire.Invalid, Origin: wire.Local}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := both(t, usual)
+			var all sync.WaitGroup
+			var completed atomic.Int64
+			const n = 400 // more than the credit
+			for range n {
+				all.Go(func() {
+					err := c.Call(context.Background(), "block", nil, nil)
+					if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != c.End().Code {
+						t.Errorf("%v, want %v", err, c.End().Code)
+					}
+					completed.Add(1)
+				})
+			}
+			until(t, "the credit is used up", func() bool { return c.Inspect().CallsWaiting == int(wire.DefaultLimits.Calls) })
+			act(c, s)
+			all.Wait()
+			if got := completed.Load(); got != n {
+				t.Errorf("%d of %d calls completed", got, n)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,28 +26,30 @@ const (
 	maxChunk = 32 << 10
 	// queueLimit is how many bytes may wait under yamux before writers to streams wait for room.
 	queueLimit = 64 << 10
+	// fullWriters is how many writers may be inside yamux with up to maxChunk each. Further ones write smallChunk at once: writers that wait
+	// for their stream's reader hold up nobody, and all of them together stay far below queueBound when their readers read again.
+	fullWriters = 16
+	smallChunk  = 1 << 10
 	// queueBound is how many bytes may wait at all: yamux's own frames, which wait for nothing, are a peer's doing. Beyond it the session ends.
-	queueBound = 1 << 20
-	// yamuxHeader is the length of a yamux frame's header; its type is the second byte, its length the last four.
-	// See https://github.com/hashicorp/yamux/blob/master/spec.md.
-	yamuxHeader = 12
-	yamuxData   = 0
+	queueBound = 3 << 20
 )
 
 // A conn is the connection under yamux. Its Write never blocks and never fails: it queues what the socket does not take at once, so that a stalled
 // peer holds up nobody's deadline, and a failed write does not keep yamux from reading what the peer has written before it went.
-// Writers to streams reserve room in the queue first. A frame's header and body leave in one write.
+// Writers to streams wait for room in the queue first. A frame's header and body leave in one write.
 type conn struct {
 	net.Conn
 	stats *stats
+	guard guard // only the reader's
 
 	mu       sync.Mutex
 	held     []byte // a data frame's header, until its body comes
 	queue    bytes.Buffer
-	reserved int
+	writers  int           // that were admitted and are inside yamux
 	room     chan struct{} // closed when there is more room
 	flushing bool
 	broken   bool
+	breach   *wire.Error // what the peer did that ended the connection
 	flusher  sync.WaitGroup
 }
 
@@ -57,7 +60,20 @@ func newConn(c net.Conn, st *stats) *conn {
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.stats.received.Add(int64(n))
+	if breach := c.guard.look(b[:n]); breach != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.breach = wire.AsError(breach)
+		return 0, breach
+	}
 	return n, err
+}
+
+// breached returns what the peer did that ended the connection, or nil.
+func (c *conn) breached() *wire.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.breach
 }
 
 // SyscallConn gives access to the socket.
@@ -153,6 +169,7 @@ func (c *conn) signalLocked() {
 // breakLocked ends the connection because its queue is over its bound.
 func (c *conn) breakLocked() {
 	c.broken = true
+	c.breach = wire.Errorf(wire.OverQuota, "the peer has not read %d bytes that it caused", queueBound)
 	c.queue = bytes.Buffer{}
 	c.signalLocked()
 	c.Conn.SetDeadline(time.Unix(1, 0)) // Read and Write return at once; the reader then lets go
@@ -169,49 +186,54 @@ func (c *conn) Close() error {
 	return err
 }
 
-// reserve waits for room for n bytes, until the time of expired comes. The room is given back with free.
-func (c *conn) reserve(n int, expired <-chan time.Time) error {
+// admit waits for room in the queue until ctx ends, and returns how many bytes may then be written to a stream at once. The writer leaves
+// with left.
+func (c *conn) admit(ctx context.Context) (chunk int, err error) {
 	for {
 		c.mu.Lock()
 		if c.broken {
 			c.mu.Unlock()
-			return net.ErrClosed
+			return 0, net.ErrClosed
 		}
-		if c.queue.Len()+c.reserved == 0 || c.queue.Len()+c.reserved+n <= queueLimit {
-			c.reserved += n
+		if c.queue.Len() < queueLimit {
+			c.writers++
+			chunk = maxChunk
+			if c.writers > fullWriters {
+				chunk = smallChunk
+			}
 			c.mu.Unlock()
-			return nil
+			return chunk, nil
 		}
 		room := c.room
 		c.mu.Unlock()
 		select {
 		case <-room:
-		case <-expired:
-			return wire.DeadlineExceeded
+		case <-ctx.Done():
+			return 0, ctx.Err()
 		}
 	}
 }
 
-func (c *conn) free(n int) {
+func (c *conn) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.reserved -= n
-	c.signalLocked()
+	c.writers--
 }
 
-// writeStream writes b to a stream of this connection, in chunks, until the time of expired comes.
-func (c *conn) writeStream(stream *yamux.Stream, b []byte, expired <-chan time.Time) error {
+// writeStream writes b to a stream of this connection, in chunks, until ctx ends. The stream's own deadline bounds the wait for its reader.
+func (c *conn) writeStream(ctx context.Context, stream *yamux.Stream, b []byte) error {
 	for len(b) > 0 {
-		chunk := b[:min(len(b), maxChunk)]
-		if err := c.reserve(len(chunk)+yamuxHeader, expired); err != nil {
-			return err
-		}
-		_, err := stream.Write(chunk)
-		c.free(len(chunk) + yamuxHeader)
+		n, err := c.admit(ctx)
 		if err != nil {
 			return err
 		}
-		b = b[len(chunk):]
+		n = min(n, len(b))
+		_, err = stream.Write(b[:n])
+		c.left()
+		if err != nil {
+			return err
+		}
+		b = b[n:]
 	}
 	return nil
 }
@@ -221,18 +243,52 @@ func (s *Session) openStream(ctx context.Context) (*yamux.Stream, error) {
 	if s.mux == nil {
 		return nil, wire.Errorf(wire.Unsupported, "open a stream: this session has none")
 	}
-	expired, stop := timer(ctx)
-	defer stop()
+	if err := cmp.Or(ctx.Err(), context.Cause(s.ctx)); err != nil {
+		return nil, err
+	}
 	c := s.conn.(*conn)
-	if err := c.reserve(yamuxHeader, expired); err != nil {
+	if _, err := c.admit(ctx); err != nil {
 		return nil, s.endedOr(err)
 	}
-	defer c.free(yamuxHeader)
-	stream, err := s.mux.OpenStream()
+	defer c.left()
+	stream, err := s.openWithin(ctx)
 	if err != nil {
 		return nil, s.endedOr(err)
 	}
 	return stream, nil
+}
+
+// openWithin opens a yamux stream until ctx ends. yamux itself waits without a bound once the peer owes it its backlog of acknowledgements.
+func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
+	opening := s.opening.Add(1)
+	defer s.opening.Add(-1)
+	if s.mux.NumStreams()+int(opening) < acceptBacklog {
+		return s.mux.OpenStream()
+	}
+	type result struct {
+		stream *yamux.Stream
+		err    error
+	}
+	opened := make(chan result)
+	spawned := s.spawn(func() {
+		stream, err := s.mux.OpenStream()
+		select {
+		case opened <- result{stream, err}:
+		case <-ctx.Done():
+			if err == nil {
+				stream.Close()
+			}
+		}
+	})
+	if !spawned {
+		return nil, context.Cause(s.ctx)
+	}
+	select {
+	case r := <-opened:
+		return r.stream, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // endedOr returns the session's end as an error if it has ended, else err.
@@ -248,20 +304,14 @@ func (s *Session) endedOr(err error) error {
 	return err
 }
 
-// timer returns a channel that fires at ctx's deadline, if it has one.
-func timer(ctx context.Context) (<-chan time.Time, func()) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return nil, func() {}
-	}
-	t := time.NewTimer(time.Until(deadline))
-	return t.C, func() { t.Stop() }
-}
+// acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
+const acceptBacklog = 256
 
 // yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session.
 func yamuxConfig(logger *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
+	c.AcceptBacklog = acceptBacklog
 	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
 	c.StreamOpenTimeout = 0
 	c.LogOutput = nil

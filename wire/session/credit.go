@@ -10,6 +10,7 @@ import (
 
 // A credit is how many messages, and bytes of them, the peer takes at a time. Senders beyond it wait their turn on their own side.
 type credit struct {
+	most  int64 // messages
 	limit int64 // of bytes
 
 	mu      sync.Mutex
@@ -23,7 +24,9 @@ type creditor struct {
 	ready chan struct{} // closed when the credit is given, under the mutex
 }
 
-func newCredit(count, bytes int64) *credit { return &credit{limit: bytes, count: count, bytes: bytes} }
+func newCredit(count, bytes int64) *credit {
+	return &credit{most: count, limit: bytes, count: count, bytes: bytes}
+}
 
 // take takes credit for one message of n bytes. It waits until ctx or the session ends, whose error it returns.
 func (c *credit) take(ctx, session context.Context, n int64) error {
@@ -71,6 +74,13 @@ func (c *credit) back(count, bytes int64) {
 	c.count += count
 	c.bytes += bytes
 	c.serveLocked()
+}
+
+// lent reports whether that much credit is out.
+func (c *credit) lent(count, bytes int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return count <= c.most-c.count && bytes <= c.limit-c.bytes
 }
 
 func (c *credit) serveLocked() {

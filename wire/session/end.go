@@ -1,12 +1,18 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"net"
+	"syscall"
 	"time"
 
+	"github.com/hashicorp/yamux"
+
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // Close ends the session here at once, tells the peer, and returns when the peer has let go, or after 5 s.
@@ -19,7 +25,9 @@ func (s *Session) Close() error {
 // Shutdown ends the session here with the given end, tells the peer, and returns when the peer has read all and let go, or when ctx ends, whose
 // error it then returns. The transport is gone in either case.
 func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
+	end.Code, end.Text = cmp.Or(end.Code, wire.Invalid), end.Text[:min(len(end.Text), wire.MaxText)]
 	s.finish(end)
+	s.forsake()
 	told := wire.End{Code: end.Code, Origin: s.conf.Origin, Text: end.Text}
 	if end.Origin == wire.Broker {
 		told.Origin = wire.Broker
@@ -29,7 +37,7 @@ func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 		s.out.finish(&f)
 	}
 	own := make(chan struct{})
-	go func() { // ends when the transport is gone, at the latest after release below
+	go func() { // ends when the transport is gone, soon after release below
 		s.own.Wait()
 		close(own)
 	}()
@@ -39,7 +47,6 @@ func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 		err = ctx.Err()
 	}
 	s.release()
-	<-own
 	return err
 }
 
@@ -47,6 +54,21 @@ func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 func (s *Session) Abort(end wire.End) {
 	s.finish(end)
 	s.release()
+}
+
+// giveUpOn ends the session without telling a peer that does not listen, unless it has ended: then its transport has its time to go.
+func (s *Session) giveUpOn(end wire.End) {
+	if s.finish(end) {
+		s.release()
+	}
+}
+
+// writeFailed ends the session when a write failed for another reason than that the peer is gone, which is for the reader to tell.
+func (s *Session) writeFailed(err error) {
+	gone := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
+	if s.mux == nil && !gone {
+		s.giveUpOn(wire.End{Code: wire.Internal, Origin: wire.Local, Text: err.Error()})
+	}
 }
 
 // Wait returns when the session has ended and all its goroutines and handlers have returned.
@@ -117,12 +139,48 @@ func (s *Session) finish(end wire.End) bool {
 
 // lost ends the session because its link can no longer be read.
 func (s *Session) lost(err error) {
+	if s.mux != nil && s.mux.IsClosed() {
+		err = s.muxCause(err)
+	}
+	if breach := s.broken(err); breach != nil {
+		s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", breach.Code, "err", breach.Text)
+		s.finish(wire.End{Code: breach.Code, Origin: wire.Local, Text: breach.Text})
+		s.release()
+		return
+	}
 	text := "the peer is gone"
 	if !errors.Is(err, io.EOF) {
 		text += ": " + err.Error()
 	}
 	s.finish(wire.End{Code: s.lostCode(), Origin: wire.Peer, Text: text})
 	s.release()
+}
+
+// muxCause returns why yamux closed, which only AcceptStream tells: a stream's error is io.EOF for everything. Streams that nobody has accepted
+// come first, with ErrSessionShutdown.
+func (s *Session) muxCause(err error) error {
+	for range acceptBacklog {
+		if _, cause := s.mux.AcceptStream(); cause != nil && cause != yamux.ErrSessionShutdown {
+			return cause
+		}
+	}
+	return err
+}
+
+// broken returns how the peer broke yamux's protocol, if that is why the link can no longer be read.
+func (s *Session) broken(err error) *wire.Error {
+	if s.mux == nil {
+		return nil
+	}
+	if breach := s.conn.(*conn).breached(); breach != nil {
+		return breach
+	}
+	for _, cause := range []error{yamux.ErrDuplicateStream, yamux.ErrRecvWindowExceeded, yamux.ErrUnexpectedFlag} {
+		if errors.Is(err, cause) {
+			return wire.Errorf(wire.Malformed, "read a frame: yamux: %v", cause)
+		}
+	}
+	return nil
 }
 
 // lostCode is the code for losing the peer: for a client its service may come back, for an instance its client never does.
@@ -145,14 +203,11 @@ func (s *Session) ending(told wire.End) {
 		end.Code = s.lostCode()
 	}
 	first := s.finish(end)
-	s.out.finish(nil)
 	watchdog := time.AfterFunc(closeWait, s.release)
 	defer watchdog.Stop()
-	for {
-		if _, _, err := s.link.read(); err != nil {
-			break
-		}
-	}
+	s.arriving.Wait() // the peer may exit as soon as it is told that all was read
+	s.out.finish(nil)
+	s.drop(func(err error) bool { return err != nil })
 	if first && s.mux != nil {
 		<-s.mux.CloseChan() // who closed the session lets its socket go first, or the watchdog does
 	}
@@ -165,22 +220,36 @@ func (s *Session) breach(err error) {
 	s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", e.Code, "err", wire.Printable(e.Text, wire.MaxText))
 	text := e.Text[:min(len(e.Text), wire.MaxText)]
 	s.finish(wire.End{Code: e.Code, Origin: wire.Local, Text: text})
+	s.forsake()
 	if f, err := wire.NewFrame(wire.KindEnd, 0, wire.End{Code: e.Code, Origin: wire.Peer, Text: text}); err == nil {
 		s.out.finish(&f)
 	}
 	watchdog := time.AfterFunc(time.Second, s.release)
 	defer watchdog.Stop()
-	for { // what the peer still sends is dropped, until it has seen the end
-		_, _, err := s.link.read()
-		if _, ours := errors.AsType[*wire.Error](err); err != nil && !ours {
-			break
-		}
-	}
+	s.drop(func(err error) bool { // until it has seen the end
+		_, ours := errors.AsType[*wire.Error](err)
+		return err != nil && !ours
+	})
 	s.release()
 }
 
+// drop reads what the peer still sends and drops it, until an error is the last one.
+func (s *Session) drop(last func(error) bool) {
+	for {
+		_, files, err := s.link.read()
+		socket.CloseFiles(files)
+		if last(err) {
+			return
+		}
+	}
+}
+
+// forsake lets nobody wait any longer for a large body that has not begun.
+func (s *Session) forsake() { s.forsaking.Do(func() { close(s.forsaken) }) }
+
 // release lets the transport go.
 func (s *Session) release() {
+	s.forsake()
 	s.shut.Do(func() {
 		s.conn.Close()
 		if s.mux != nil {
@@ -196,4 +265,11 @@ func (s *Session) Terminate() {
 	s.draining = true
 	s.mu.Unlock()
 	s.notify(wire.Notice{Name: wire.NoticeTerminating})
+}
+
+// Terminating reports whether the peer takes no new requests, or the session has ended.
+func (s *Session) Terminating() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.terminating || s.ended != nil
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"os"
@@ -57,7 +58,7 @@ func (l *streamLink) write(batch []*outgoing) error {
 	for _, o := range batch {
 		l.buf = o.frame.Append(l.buf)
 	}
-	err := l.conn.writeStream(l.stream, l.buf, nil)
+	err := l.conn.writeStream(context.Background(), l.stream, l.buf)
 	if cap(l.buf) > maxChunk {
 		l.buf = nil
 	}
@@ -88,16 +89,18 @@ type outgoing struct {
 	files []*os.File // owned by the outbox, closed when they have been written or dropped
 	// queued is called when the frame is queued, before it can leave, with the outbox's mutex held.
 	queued func()
-	left   bool // guarded by the outbox's mutex
+	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.
+	written chan struct{}
 }
 
 // outboxLimit is how many bytes wait in an outbox before senders wait for room.
 const outboxLimit = 256 << 10
 
 // An outbox is the queue of frames on their way out. A writer runs while there are any.
-// After a failed write everything is dropped in silence: whether the peer is gone is for the reader to tell.
+// After a failed write everything is dropped.
 type outbox struct {
-	owner *sync.WaitGroup
+	owner  *sync.WaitGroup
+	failed func(error) // told of the write that failed
 
 	mu      sync.Mutex
 	link    link
@@ -109,7 +112,9 @@ type outbox struct {
 	broken  bool
 }
 
-func (o *outbox) init(owner *sync.WaitGroup) { o.owner, o.room = owner, make(chan struct{}) }
+func (o *outbox) init(owner *sync.WaitGroup, failed func(error)) {
+	o.owner, o.failed, o.room = owner, failed, make(chan struct{})
+}
 
 // open gives the outbox the link to write to.
 func (o *outbox) open(l link) {
@@ -124,8 +129,11 @@ func (o *outbox) push(m *outgoing, give <-chan struct{}) bool {
 	for {
 		o.mu.Lock()
 		if o.bytes < outboxLimit || o.last || o.broken {
-			o.addLocked(m)
+			added := o.addLocked(m)
 			o.mu.Unlock()
+			if !added {
+				socket.CloseFiles(m.files)
+			}
 			return true
 		}
 		room := o.room
@@ -141,22 +149,25 @@ func (o *outbox) push(m *outgoing, give <-chan struct{}) bool {
 // pushNow queues a frame even where there is no room: for the few whose number is bounded elsewhere.
 func (o *outbox) pushNow(m *outgoing) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.addLocked(m)
+	added := o.addLocked(m)
+	o.mu.Unlock()
+	if !added {
+		socket.CloseFiles(m.files)
+	}
 }
 
-func (o *outbox) addLocked(m *outgoing) {
+// addLocked queues a frame, and reports false if nothing is queued any more.
+func (o *outbox) addLocked(m *outgoing) bool {
 	if m.queued != nil {
 		m.queued()
 	}
 	if o.last || o.broken {
-		m.left = true
-		socket.CloseFiles(m.files)
-		return
+		return false
 	}
 	o.queue = append(o.queue, m)
 	o.bytes += wire.HeaderSize + len(m.frame.Body)
 	o.startLocked()
+	return true
 }
 
 func (o *outbox) startLocked() {
@@ -166,23 +177,22 @@ func (o *outbox) startLocked() {
 	}
 }
 
-// withdraw takes back a frame that has not left, and reports whether it could.
+// withdraw takes back a frame without files that has not left, and reports whether it could.
 func (o *outbox) withdraw(m *outgoing) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i, q := range o.queue {
 		if q == m {
 			o.queue = append(o.queue[:i:i], o.queue[i+1:]...)
-			o.shrinkLocked(m)
-			socket.CloseFiles(m.files)
+			o.bytes -= wire.HeaderSize + len(m.frame.Body)
+			o.signalLocked()
 			return true
 		}
 	}
 	return false
 }
 
-func (o *outbox) shrinkLocked(m *outgoing) {
-	o.bytes -= wire.HeaderSize + len(m.frame.Body)
+func (o *outbox) signalLocked() {
 	close(o.room)
 	o.room = make(chan struct{})
 }
@@ -198,6 +208,7 @@ func (o *outbox) finish(end *wire.Frame) {
 		o.addLocked(&outgoing{frame: *end})
 	}
 	o.last = true
+	o.signalLocked() // who waits for room has nothing to wait for
 	o.startLocked()
 }
 
@@ -206,8 +217,7 @@ func (o *outbox) fail() {
 	o.mu.Lock()
 	dropped := o.queue
 	o.queue, o.bytes, o.broken = nil, 0, true
-	close(o.room)
-	o.room = make(chan struct{})
+	o.signalLocked()
 	o.mu.Unlock()
 	for _, m := range dropped {
 		socket.CloseFiles(m.files)
@@ -229,9 +239,13 @@ func (o *outbox) write() {
 		}
 		for _, m := range batch {
 			socket.CloseFiles(m.files)
+			if err == nil && m.written != nil {
+				close(m.written)
+			}
 		}
 		if err != nil {
 			o.fail()
+			o.failed(err)
 		}
 	}
 }
@@ -247,7 +261,6 @@ func (o *outbox) take() []*outgoing {
 		}
 		size += wire.HeaderSize + len(m.frame.Body)
 		n++
-		m.left = true
 		if len(m.files) > 0 {
 			break
 		}
@@ -257,8 +270,7 @@ func (o *outbox) take() []*outgoing {
 		batch := o.queue[:n:n]
 		o.queue = o.queue[n:]
 		o.bytes -= size
-		close(o.room)
-		o.room = make(chan struct{})
+		o.signalLocked()
 		return batch
 	case o.last && !o.broken:
 		o.broken = true // the link is finished once

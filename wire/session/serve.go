@@ -12,12 +12,6 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// maxLargeReplies is how many large replies a session sends at a time; others wait for their turn.
-const maxLargeReplies = 4
-
-// replyWait is how long replies may wait for a peer that takes none before it is ended.
-const replyWait = 10 * time.Second
-
 // A Message is a request or a one-way message from the peer.
 type Message struct {
 	Method string
@@ -26,7 +20,6 @@ type Message struct {
 	s       *Session
 	id      uint32
 	value   []byte
-	size    int64
 	large   bool
 	files   []*os.File
 	missing error
@@ -38,10 +31,19 @@ type Message struct {
 type serving struct {
 	canceled bool
 	cancel   context.CancelFunc // nil until a handler has it
+	size     int64              // of the body; never changed
 }
 
-// Decode decodes the message's value into v, which must point to a fresh value. It fails with wire.Malformed.
-func (m *Message) Decode(v any) error { return wire.Unmarshal(m.value, v) }
+// noValue is how the value of a request without one reads: msgpack's nil.
+var noValue = []byte{0xc0}
+
+// Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. It fails with wire.Malformed.
+func (m *Message) Decode(v any) error {
+	if len(m.value) == 0 {
+		return wire.Unmarshal(noValue, v)
+	}
+	return wire.Unmarshal(m.value, v)
+}
 
 // TakeFiles returns the descriptors that came with the message. The caller owns them; what nobody takes is closed when the handler has returned.
 // It fails with wire.OverQuota if they did not all arrive, as when this process has too many files open.
@@ -123,7 +125,7 @@ func (s *Session) receive(f wire.Frame, files []*os.File, missing error) error {
 	case wire.KindReply:
 		return s.replied(f)
 	case wire.KindCancel:
-		s.canceled(f.ID)
+		s.canceled(f)
 		return nil
 	case wire.KindNotice:
 		n := wire.Notice{}
@@ -143,31 +145,55 @@ func (s *Session) received(f wire.Frame, files []*os.File, missing error) error 
 	}
 	m := &Message{
 		Method: r.Method, OneWay: f.Kind == wire.KindOneWay,
-		s: s, id: f.ID, value: r.Value, size: int64(len(r.Value)) + r.Length, large: f.Flags&wire.FlagLarge != 0, files: files, missing: missing,
+		s: s, id: f.ID, value: r.Value, large: f.Flags&wire.FlagLarge != 0, files: files, missing: missing,
+		serving: serving{size: int64(len(r.Value)) + r.Length},
+	}
+	switch {
+	case m.large && (m.OneWay || s.mux == nil):
+		return wire.Errorf(wire.Unsupported, "a large %v, and this session takes none", f.Kind)
+	case m.large != (r.Length > 0):
+		return wire.Errorf(wire.Malformed, "a %v with a value of %d bytes on a stream, large %t", f.Kind, r.Length, m.large)
 	}
 	if r.Within > 0 {
 		m.until = time.Now().Add(time.Duration(min(r.Within, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	ended := s.ended != nil
+	var err error
+	if !ended {
+		err = s.admitLocked(m)
+	}
+	s.mu.Unlock()
+	if ended {
+		socket.CloseFiles(files)
+	}
+	return err
+}
+
+// admitLocked puts a message into the inbox if the peer had the credit for it.
+func (s *Session) admitLocked(m *Message) error {
 	limits := s.conf.Receive
 	switch _, twice := s.serving[m.id]; {
-	case s.ended != nil:
-		socket.CloseFiles(files)
-		return nil
-	case m.OneWay && m.large:
-		return wire.Errorf(wire.Malformed, "a large one-way message")
 	case m.OneWay && s.unhandled >= limits.OneWay:
 		return wire.Errorf(wire.OverQuota, "more than %d one-way messages that are not handled", limits.OneWay)
+	case m.OneWay && m.size > limits.Bytes-s.told:
+		return wire.Errorf(wire.OverQuota, "more than %d bytes of one-way messages that are not handled", limits.Bytes)
 	case m.OneWay:
 		s.unhandled++
+		s.told += m.size
 	case m.id == 0 || twice:
 		return wire.Errorf(wire.Malformed, "a second request %d", m.id)
 	case int64(len(s.serving)) >= limits.Calls:
 		return wire.Errorf(wire.OverQuota, "more than %d requests that are not answered", limits.Calls)
+	case m.size > limits.Bytes-s.asked:
+		return wire.Errorf(wire.OverQuota, "more than %d bytes of requests that are not answered", limits.Bytes)
 	default:
+		if m.large {
+			s.bodies.slot(bodyKey{id: m.id}) // so that its withdrawal is known as one
+		}
 		s.serving[m.id] = &m.serving
 		s.answering++
+		s.asked += m.size
 		s.stats.callsIn.Add(1)
 	}
 	s.inbox = append(s.inbox, m)
@@ -179,9 +205,12 @@ func (s *Session) received(f wire.Frame, files []*os.File, missing error) error 
 }
 
 // canceled tells the handler of a request that nobody waits for it. Unknown ids are of requests that have been answered.
-func (s *Session) canceled(id uint32) {
+func (s *Session) canceled(f wire.Frame) {
+	if f.Flags&wire.FlagLarge != 0 {
+		s.withdrawn(f.ID)
+	}
 	s.mu.Lock()
-	r := s.serving[id]
+	r := s.serving[f.ID]
 	var cancel context.CancelFunc
 	if r != nil {
 		r.canceled = true
@@ -201,7 +230,7 @@ func (s *Session) noticed(n wire.Notice) error {
 		s.terminating = true
 		s.mu.Unlock()
 	case wire.NoticeHandled:
-		if n.Handled < 0 || n.Bytes < 0 {
+		if n.Handled < 0 || n.Bytes < 0 || !s.oneWay.lent(n.Handled, n.Bytes) {
 			return wire.Errorf(wire.Malformed, "a notice of %d messages handled", n.Handled)
 		}
 		s.oneWay.back(n.Handled, n.Bytes)
@@ -258,74 +287,9 @@ func (s *Session) handle(m *Message) {
 	}
 	s.mu.Lock()
 	s.unhandled--
+	s.told -= m.size
 	s.settleLocked()
 	s.mu.Unlock()
-}
-
-// answer serves a request and queues its reply.
-func (s *Session) answer(m *Message) {
-	reply, err := s.serveRequest(m)
-	f, large, err := s.encodeReply(m.id, reply, err)
-	if err != nil {
-		f, _, _ = s.encodeReply(m.id, nil, err)
-	}
-	if large != nil {
-		select {
-		case s.turns <- struct{}{}:
-			defer func() { <-s.turns }()
-		case <-s.done:
-		}
-	}
-	s.pushReply(&outgoing{frame: f, queued: func() { s.answered(m.id) }})
-	if large != nil {
-		ctx, cancel := context.WithTimeout(s.ctx, replyWait)
-		defer cancel()
-		if err := s.sendLarge(ctx, wire.Header{Flags: wire.FlagReply, ID: m.id}, large); err != nil {
-			s.log.Debug("large reply was not taken", "err", err)
-		}
-	}
-	s.mu.Lock()
-	s.answering--
-	s.settleLocked()
-	s.mu.Unlock()
-}
-
-// answered is done with a request whose reply is about to leave: the peer may use its credit as soon as it has.
-func (s *Session) answered(id uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.serving, id)
-}
-
-// encodeReply makes the frame of a reply, or of the error err. A value that is too long for a frame is returned as well.
-func (s *Session) encodeReply(id uint32, reply any, err error) (f wire.Frame, large []byte, failed error) {
-	if err != nil {
-		e := *wire.AsError(err)
-		e.Text = e.Text[:min(len(e.Text), wire.MaxText)]
-		f, err = wire.NewFrame(wire.KindReply, id, &e)
-		f.Flags = wire.FlagError
-		return f, nil, err
-	}
-	value, err := wire.Marshal(reply)
-	switch {
-	case err != nil:
-		return f, nil, wire.Errorf(wire.Internal, "%v", err)
-	case len(value) > wire.MaxLarge:
-		return f, nil, wire.Errorf(wire.OverQuota, "a reply of %d bytes, limit %d", len(value), wire.MaxLarge)
-	case len(value) > wire.MaxBody:
-		return wire.Frame{Header: wire.Header{Kind: wire.KindReply, Flags: wire.FlagLarge, ID: id}}, value, nil
-	}
-	return wire.Frame{Header: wire.Header{Kind: wire.KindReply, ID: id, Length: uint32(len(value))}, Body: value}, nil, nil
-}
-
-// pushReply queues a reply. A peer that takes none for replyWait is ended: its replies would pile up here.
-func (s *Session) pushReply(o *outgoing) {
-	stuck := make(chan struct{})
-	t := time.AfterFunc(replyWait, func() { close(stuck) })
-	defer t.Stop()
-	if !s.out.push(o, stuck) {
-		s.Abort(wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: fmt.Sprintf("the peer has taken no reply for %v", replyWait)})
-	}
 }
 
 // serveRequest runs the handler of a request, unless its time is over or nobody waits for it.
@@ -341,19 +305,24 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 	m.cancel = cancel
 	canceled, draining := m.canceled, s.draining
 	s.mu.Unlock()
+	var err error
 	switch {
 	case canceled:
-		return nil, wire.Canceled
+		err = wire.Canceled
 	case draining:
-		return nil, wire.Errorf(wire.Terminating, "the session is being ended")
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		err = wire.Errorf(wire.Terminating, "the session is being ended")
+	default:
+		err = ctx.Err()
 	}
-	if m.large {
-		var err error
-		if m.value, err = s.receiveLarge(ctx, bodyKey{id: m.id}); err != nil {
-			return nil, err
-		}
+	key := bodyKey{id: m.id}
+	switch {
+	case err != nil && m.large:
+		s.discardLarge(key)
+	case m.large:
+		m.value, err = s.receiveLarge(ctx, key, m.size)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return s.serve(ctx, m)
 }
@@ -380,6 +349,10 @@ func (s *Session) accept() {
 	for {
 		stream, err := s.mux.AcceptStream()
 		if err != nil {
+			return
+		}
+		if s.mux.NumStreams() > streamsBound {
+			s.giveUpOn(wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: fmt.Sprintf("more than %d streams are open", streamsBound)})
 			return
 		}
 		s.handlers.Go(func() { s.begun(stream) })

@@ -75,8 +75,13 @@ type Session struct {
 	own      sync.WaitGroup // reader, writer, acceptor
 	handlers sync.WaitGroup // taker, handlers, streams
 	shut     sync.Once
-	turns    chan struct{} // large replies that are being sent
+	arriving sync.WaitGroup // large replies that are being received
+	opening  atomic.Int64   // streams that are being opened
+	turns    chan struct{}  // large replies that are being sent
 	stats    stats
+
+	forsaking sync.Once
+	forsaken  chan struct{} // closed when a large body that has not begun will not come, or is not waited for
 
 	mu          sync.Mutex
 	link        link // nil until the message channel is there
@@ -89,8 +94,10 @@ type Session struct {
 	pending     map[uint32]*pending // requests that left here and are not yet answered
 	serving     map[uint32]*serving // requests of the peer that are not yet answered
 	answering   int                 // of these, and of those whose reply is leaving
+	asked       int64               // bytes of the bodies of the requests being served
 	inbox       []*Message          // bounded by the credit given
 	unhandled   int64               // one-way messages in the inbox or with a handler
+	told        int64               // bytes of their bodies
 	taking      bool
 	facts       map[string]string
 	peerFacts   map[string]string
@@ -132,11 +139,15 @@ func New(conn net.Conn, c Config) (*Session, error) {
 	return s, nil
 }
 
-// NewControl begins a session whose frames travel straight on conn, which it owns from now on. It has descriptors and no streams.
-func NewControl(conn *net.UnixConn, c Config) *Session {
+// NewControl begins a session whose frames travel straight on conn, which it owns from now on. It has descriptors and no streams. The frames in
+// first leave before all others.
+func NewControl(conn *net.UnixConn, c Config, first ...wire.Frame) *Session {
 	s := create(c)
 	s.conn = conn
 	s.link = &socketLink{conn: conn}
+	for _, f := range first {
+		s.out.pushNow(&outgoing{frame: f})
+	}
 	s.out.open(s.link)
 	s.own.Go(s.read)
 	return s
@@ -163,7 +174,8 @@ func create(c Config) *Session {
 	s.log = s.log.With("session", ShortID(c.ID), "endpoint", c.Endpoint)
 	ctx := context.WithValue(context.Background(), sessionKey{}, s)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.out.init(&s.own)
+	s.out.init(&s.own, s.writeFailed)
+	s.forsaken = make(chan struct{})
 	s.bodies.slots = map[bodyKey]chan largeBody{}
 	return s
 }
@@ -219,7 +231,7 @@ func (s *Session) End() wire.End {
 }
 
 // OnEnd has f called once when the session ends, or at once if it has. A peer that closed the session returns from its Close only after
-// f has returned, so f must not wait for the peer.
+// f has returned, so f must neither wait for the peer nor close the session.
 func (s *Session) OnEnd(f func(wire.End)) {
 	s.mu.Lock()
 	ended := s.ended
@@ -252,13 +264,15 @@ func (s *Session) SetFact(name, value string) error {
 	return s.notify(wire.Notice{Name: wire.NoticeFacts, Facts: facts})
 }
 
-// spawn runs f on a goroutine of the session, unless that has ended.
-func (s *Session) spawn(f func()) {
+// spawn runs f on a goroutine of the session, and reports false if that has ended.
+func (s *Session) spawn(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended == nil {
-		s.own.Go(f)
+	if s.ended != nil {
+		return false
 	}
+	s.own.Go(f)
+	return true
 }
 
 // notify queues a notice. Notices are few and small, so they wait for nothing.

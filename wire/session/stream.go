@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -17,6 +18,9 @@ import (
 const (
 	// maxStreams is how many streams of a peer a session serves at a time; a further one is closed.
 	maxStreams = 256
+	// streamsBound is how many yamux streams of both sides there may be at all, also those that have not begun, carry large bodies, or wait
+	// for their other half to be closed. A peer that leaves more is ended.
+	streamsBound = 6 * maxStreams
 	// beginWait is how long a peer may take for a stream's first frame.
 	beginWait = 10 * time.Second
 )
@@ -34,29 +38,33 @@ type Stream struct {
 
 	mu       sync.Mutex
 	deadline time.Time // for writing
-	finished bool
+	finished bool      // nothing more is written
+	closed   bool
 }
 
-// OpenStream opens a raw stream to a method of the peer. The peer's answer, also that it has no such method, is what is read from it.
+// OpenStream opens a raw stream to a method of the peer, until ctx ends. The peer's answer, also that it has no such method, is what is read from
+// it. Every failure is a *wire.Error. The caller closes the stream.
 func (s *Session) OpenStream(ctx context.Context, method string) (*Stream, error) {
-	y, err := s.openStream(ctx)
-	if err != nil {
-		return nil, err
-	}
-	st := s.newStream(y, bufio.NewReader(y), method)
-	if deadline, ok := ctx.Deadline(); ok {
-		st.SetWriteDeadline(deadline)
-	}
-	f, err := wire.NewFrame(wire.KindStream, 0, wire.Stream{Method: method})
+	first := wire.Stream{Method: method}
+	err := first.Validate()
+	var f wire.Frame
 	if err == nil {
-		err = st.writeFrame(f)
+		f, err = wire.NewFrame(wire.KindStream, 0, first)
 	}
-	if err != nil {
-		st.Close()
-		return nil, err
+	var y *yamux.Stream
+	if err == nil {
+		y, err = s.openStream(ctx)
 	}
-	st.SetWriteDeadline(time.Time{})
-	return st, nil
+	if err == nil {
+		err = s.conn.(*conn).writeStream(ctx, y, f.Append(nil))
+	}
+	if err == nil {
+		return s.newStream(y, bufio.NewReader(y), method), nil
+	}
+	if y != nil {
+		y.Close()
+	}
+	return nil, wire.AsError(fmt.Errorf("open stream %s of %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, s.endedOr(err)))
 }
 
 func (s *Session) newStream(y *yamux.Stream, r *bufio.Reader, method string) *Stream {
@@ -76,11 +84,16 @@ func (st *Stream) Session() *Session { return st.s }
 // Read reads what the peer has written. It returns io.EOF once the peer has finished, and the session's end, as a *wire.Error, if
 // the peer was lost before.
 func (st *Stream) Read(b []byte) (int, error) {
-	for st.left == 0 && st.end == nil {
-		st.end = st.next()
-	}
 	if st.end != nil {
 		return 0, st.end
+	}
+	for st.left == 0 {
+		if err := st.next(); errors.Is(err, wire.DeadlineExceeded) {
+			return 0, err // it may be read again later
+		} else if err != nil {
+			st.end = err
+			return 0, err
+		}
 	}
 	n, err := st.r.Read(b[:min(len(b), int(st.left))])
 	st.left -= uint32(n)
@@ -131,6 +144,12 @@ func (st *Stream) refused(h wire.Header) error {
 
 // Write writes all of b, as fast as the peer reads it.
 func (st *Stream) Write(b []byte) (n int, err error) {
+	st.mu.Lock()
+	finished := st.finished
+	st.mu.Unlock()
+	if finished {
+		return 0, wire.Errorf(wire.Invalid, "write stream %s: it was finished here", st.method)
+	}
 	for n < len(b) {
 		chunk := b[n:min(len(b), n+maxChunk-wire.HeaderSize)]
 		f := wire.Frame{Header: wire.Header{Kind: wire.KindData, Length: uint32(len(chunk))}, Body: chunk}
@@ -142,7 +161,7 @@ func (st *Stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// CloseWrite tells the peer that all is written.
+// CloseWrite tells the peer that all is written. Reading goes on, for as long as it takes.
 func (st *Stream) CloseWrite() error {
 	st.mu.Lock()
 	finished := st.finished
@@ -151,19 +170,20 @@ func (st *Stream) CloseWrite() error {
 	if finished {
 		return nil
 	}
-	err := st.writeFrame(wire.Frame{Header: wire.Header{Kind: wire.KindFinish}})
-	return errors.Join(err, st.stream.Close())
+	return st.writeFrame(wire.Frame{Header: wire.Header{Kind: wire.KindFinish}})
 }
 
-// Close lets the stream go. If CloseWrite was not called before, the peer reads a loss and not an end.
+// Close lets the stream go: reads and writes that wait fail. If CloseWrite was not called before, the peer reads a loss and not an end.
 func (st *Stream) Close() error {
 	st.s.mu.Lock()
 	delete(st.s.streams, st)
 	st.s.mu.Unlock()
 	st.mu.Lock()
-	st.finished = true
+	st.finished, st.closed = true, true
 	st.mu.Unlock()
-	return st.stream.Close()
+	err := st.stream.Close()
+	st.stream.SetDeadline(time.Unix(1, 0))
+	return err
 }
 
 // SetReadDeadline bounds reads; zero is no bound. A read that is over its time fails with wire.DeadlineExceeded.
@@ -182,13 +202,13 @@ func (st *Stream) writeFrame(f wire.Frame) error {
 	st.mu.Lock()
 	deadline := st.deadline
 	st.mu.Unlock()
-	var expired <-chan time.Time
+	ctx := context.Background()
 	if !deadline.IsZero() {
-		t := time.NewTimer(time.Until(deadline))
-		defer t.Stop()
-		expired = t.C
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
 	}
-	err := st.s.conn.(*conn).writeStream(st.stream, f.Append(nil), expired)
+	err := st.s.conn.(*conn).writeStream(ctx, st.stream, f.Append(nil))
 	if err != nil {
 		return st.failed("write", err)
 	}
@@ -197,7 +217,13 @@ func (st *Stream) writeFrame(f wire.Frame) error {
 
 // failed returns err as an error of the closed set.
 func (st *Stream) failed(what string, err error) error {
-	if errors.Is(err, wire.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, yamux.ErrTimeout) {
+	st.mu.Lock()
+	closed := st.closed
+	st.mu.Unlock()
+	if closed {
+		return wire.Errorf(wire.Invalid, "%s stream %s: it was closed here", what, st.method)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, yamux.ErrTimeout) {
 		return wire.Errorf(wire.DeadlineExceeded, "%s stream %s: its time is over", what, st.method)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -236,10 +262,15 @@ func (s *Session) begun(y *yamux.Stream) {
 	st := s.newStream(y, r, first.Method)
 	defer st.Close()
 	if err := s.serveStream(st); err != nil {
-		st.SetWriteDeadline(time.Now().Add(beginWait))
-		if f, _, err := s.encodeReply(0, nil, err); err == nil {
-			st.writeFrame(f)
+		st.mu.Lock()
+		finished := st.finished
+		st.mu.Unlock()
+		if finished {
+			return // the peer reads nothing more
 		}
+		st.SetWriteDeadline(time.Now().Add(beginWait))
+		f, _ := s.encode(0, st.method, nil, err)
+		st.writeFrame(f)
 	}
 }
 
@@ -247,12 +278,12 @@ func (s *Session) begun(y *yamux.Stream) {
 func (s *Session) serveStream(st *Stream) (err error) {
 	defer s.recovered(st.method, &err)
 	s.mu.Lock()
-	n, terminating := len(s.streams), s.terminating
+	n, draining := len(s.streams), s.draining
 	s.mu.Unlock()
 	switch {
 	case s.conf.Handler == nil:
 		return wire.Errorf(wire.UnknownMethod, "no stream method %q: this side serves none", wire.Printable(st.method, wire.MaxMethod))
-	case terminating:
+	case draining:
 		return wire.Errorf(wire.Terminating, "the session is being ended")
 	case n > maxStreams:
 		return wire.Errorf(wire.OverQuota, "more than %d streams", maxStreams)

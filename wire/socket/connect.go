@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"syscall"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -15,7 +17,7 @@ import (
 // wire.NotPermitted for a folder or a broker that may not be trusted: a broker is root's or this user's own, unless this user is root.
 // Failures of the connection itself are those of the net package.
 func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, err error) {
-	if err := checkFolder(path); err != nil {
+	if err := checkFolder(filepath.Dir(path), os.Geteuid() == 0, true); err != nil { // root may look at anybody's broker
 		return nil, 0, err
 	}
 	var d net.Dialer
@@ -61,4 +63,13 @@ func FromFile(f *os.File) (*net.UnixConn, error) {
 		return nil, wire.Errorf(wire.Malformed, "take over a connection: it is not a Unix socket")
 	}
 	return conn, nil
+}
+
+// WriteFirst writes the first frame of a connection. A peer that has answered without reading it, and closed, is no error: its answer can be read.
+func WriteFirst(conn *net.UnixConn, f wire.Frame) error {
+	err := WriteFrame(conn, f)
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return nil
+	}
+	return err
 }

@@ -26,12 +26,14 @@ func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
 	var truncated bool
 	f, err := wire.ReadFrame(func(n int) ([]byte, error) {
 		b := make([]byte, n)
-		got, cut, err := readFull(conn, b, n == wire.HeaderSize)
+		got, cut, err := readFull(conn, b)
 		files, truncated = append(files, got...), truncated || cut
 		return b, err
 	})
 	switch {
 	case err != nil:
+	case len(files) > int(f.Files):
+		err = wire.Errorf(wire.Malformed, "read a frame: %d descriptors arrived with a %v that says %d", len(files), f.Kind, f.Files)
 	case truncated:
 		err = wire.Errorf(wire.OverQuota, "read a frame: %d of its %d descriptors arrived: raise the limit of open files", len(files), f.Files)
 	case len(files) != int(f.Files):
@@ -44,8 +46,8 @@ func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
 	return f, files, nil
 }
 
-// readFull fills b and collects the descriptors that come on the way.
-func readFull(conn *net.UnixConn, b []byte, first bool) (files []*os.File, truncated bool, err error) {
+// readFull fills b and collects the descriptors that come on the way. End of file before the first byte is io.EOF.
+func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, err error) {
 	oob := make([]byte, maxControl)
 	for at := 0; at < len(b); {
 		n, oobn, flags, _, err := conn.ReadMsgUnix(b[at:], oob)
@@ -55,7 +57,7 @@ func readFull(conn *net.UnixConn, b []byte, first bool) (files []*os.File, trunc
 		at += n
 		switch {
 		case err == nil && n == 0, errors.Is(err, io.EOF):
-			if first && at == 0 {
+			if at == 0 {
 				return files, truncated, io.EOF
 			}
 			return files, truncated, io.ErrUnexpectedEOF

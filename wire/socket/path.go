@@ -20,7 +20,7 @@ const Variable = "FAIRLEAD_SOCKET"
 // maxPath is the longest path of a Unix socket in bytes, see unix(7).
 const maxPath = 107
 
-// Path returns where the broker's socket is: explicit if that is not empty, else what FAIRLEAD_SOCKET says, else SystemPath for root, else UserPath.
+// Path returns the absolute path of the broker's socket: explicit if that is not empty, else what FAIRLEAD_SOCKET says, else SystemPath for root, else UserPath.
 func Path(explicit string) (string, error) {
 	path := explicit
 	if path == "" {
@@ -33,13 +33,17 @@ func Path(explicit string) (string, error) {
 	default:
 		return UserPath()
 	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("find the broker's socket: %w", err)
+	}
 	return path, CheckPath(path)
 }
 
 // UserPath returns where the broker of this user has its socket: in $XDG_RUNTIME_DIR, or else in a folder of the user's own under the temp folder.
 func UserPath() (string, error) {
 	folder := os.Getenv("XDG_RUNTIME_DIR")
-	if folder != "" {
+	if filepath.IsAbs(folder) { // the XDG base directory specification has a relative one ignored
 		folder = filepath.Join(folder, "fairlead")
 	} else {
 		folder = filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-%d", os.Geteuid()))
@@ -56,24 +60,35 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// checkFolder checks that nobody but this user and root can replace what is in the folder of a socket: it is a folder and no link, owned by either, and not
-// writable for others unless it is sticky, as /tmp is. A folder that is not there is no error.
-func checkFolder(path string) error {
-	folder := filepath.Dir(path)
+// CheckFolder checks that nobody but this user and root can replace what is in a folder: it is a folder and no link, belongs to either, and is not writable
+// for others unless it is sticky, as /tmp is. A folder that is not there is no error. It fails with wire.NotPermitted.
+func CheckFolder(folder string) error { return checkFolder(folder, false, true) }
+
+// CheckPrivate checks that nobody but this user and root can put anything into a folder. It fails with wire.NotPermitted.
+func CheckPrivate(folder string) error { return checkFolder(folder, false, false) }
+
+func checkFolder(folder string, anybodys, sticky bool) error {
 	info, err := os.Lstat(folder)
 	if os.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("check the folder of the broker's socket: %w", err)
+		return fmt.Errorf("check a folder: %w", err)
 	}
 	stat, _ := info.Sys().(*syscall.Stat_t)
-	owned := stat != nil && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid() || os.Geteuid() == 0)
-	private := info.Mode().Perm()&0o022 == 0 || info.Mode()&os.ModeSticky != 0
+	owned := stat != nil && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid() || anybodys)
+	private := info.Mode().Perm()&0o022 == 0 || sticky && info.Mode()&os.ModeSticky != 0
 	if !info.IsDir() || !owned || !private {
-		return wire.Errorf(wire.NotPermitted, "folder %s of the broker's socket has mode %v: want a folder that belongs to this user or root and that others cannot write", folder, info.Mode())
+		return wire.Errorf(wire.NotPermitted, "folder %s has mode %v and %s: want a folder of this user's or root's that others cannot write", folder, info.Mode(), owner(stat))
 	}
 	return nil
+}
+
+func owner(stat *syscall.Stat_t) string {
+	if stat == nil {
+		return "an unknown owner"
+	}
+	return fmt.Sprintf("belongs to uid %d", stat.Uid)
 }
 
 // CloseOnExec marks a descriptor that was inherited, so that children of this process do not get it too.
