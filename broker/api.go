@@ -44,7 +44,7 @@ type ServiceInfo struct {
 	State     string    `msgpack:"s" json:"state"`
 	PID       int       `msgpack:"p,omitempty" json:"pid"` // of the instance; 0: none
 	Instance  int64     `msgpack:"i,omitempty" json:"instance"`
-	StartedAt wire.Time `msgpack:"a,omitempty" json:"started_at"` // when the process was started, or first registered if the broker did not start it
+	StartedAt wire.Time `msgpack:"a,omitempty" json:"started_at"` // when the process was started
 	Sessions  int       `msgpack:"c" json:"sessions"`             // that are open
 }
 

@@ -150,11 +150,11 @@ func newInstance(p party, body []byte, st *start) (*instance, []wire.SessionInfo
 		return nil, nil, fmt.Errorf("register %s: %w", r.Service, err)
 	}
 	i := &instance{
-		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: time.Now(),
+		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: id.Started(),
 		gone: make(chan struct{}), succeeded: make(chan struct{}),
 	}
 	if st != nil {
-		i.number, i.since = st.number, st.at
+		i.number = st.number
 	}
 	return i, r.Sessions, nil
 }

@@ -33,7 +33,8 @@ func listen(path string) (*listener, error) {
 	if path == socket.SystemPath {
 		mode = 0o755
 	}
-	if err := os.MkdirAll(filepath.Dir(path), mode); err != nil {
+	// One folder at most: a mistyped path is no wish for a tree.
+	if err := os.Mkdir(filepath.Dir(path), mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the folder of the broker's socket: %w", err)
 	}
 	if err := socket.CheckFolder(filepath.Dir(path)); err != nil {

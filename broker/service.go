@@ -62,7 +62,6 @@ type start struct {
 
 	// Of a process that was started:
 	number int64
-	at     time.Time
 	handle *process.Handle
 	exited chan struct{} // closed when the process was reaped
 	status string        // set before exited is closed
@@ -189,7 +188,7 @@ func (s *service) spawn(st *start, lock *os.File) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd, Setpgid: true}
 	cmd.Env = append(os.Environ(), services.ControlVariable+"=3", services.LockVariable+"=4",
 		services.InstanceVariable+"="+strconv.FormatInt(st.number, 10), socket.Variable+"="+s.b.conf.Socket)
-	st.at, st.exited = time.Now(), make(chan struct{})
+	st.exited = make(chan struct{})
 	if err := cmd.Start(); err != nil {
 		ours.Close()
 		return err

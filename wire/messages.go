@@ -247,6 +247,14 @@ func (e End) Bounded() End {
 	return e
 }
 
+// String says who ended what and why, for people.
+func (e End) String() string {
+	if e.Code == "" {
+		return "not ended"
+	}
+	return string(e.Code) + " by " + string(e.Origin) + ": " + Printable(e.Text, MaxText)
+}
+
 // Err returns the end as an error.
 func (e End) Err() error { return &Error{Code: e.Code, Text: e.Text, Origin: e.Origin} }
 
