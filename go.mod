@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/hashicorp/yamux v0.1.2
 	github.com/lmittmann/tint v1.1.3
+	github.com/rogpeppe/go-internal v1.14.1
 	github.com/spf13/pflag v1.0.10
 	github.com/vmihailenco/msgpack/v5 v5.4.1
 	golang.org/x/sys v0.48.0

@@ -5,28 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/client"
-	"github.com/fairlead-dev/fairlead/services"
 )
 
 // benchmark has a broker and a server in this process, and returns the socket's path.
 func benchmark(b *testing.B) string {
-	at := b.TempDir() + "/b.sock"
-	br, err := broker.New(broker.Config{Socket: at})
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ready := make(chan struct{}, 1)
-	done := make(chan error, 2)
-	go func() { done <- br.Serve(ctx) }()
-	go func() {
-		done <- services.Server{Socket: at, Endpoints: map[string]*services.Mux{echoEndpoint: echoMux()}, Ready: func() { ready <- struct{}{} }}.Serve(ctx)
-	}()
-	<-ready
-	b.Cleanup(func() { cancel(); <-done; <-done })
-	return at
+	br := brokertest.Start(b)
+	br.Serve(echoServer())
+	return br.Socket
 }
 
 func BenchmarkCall(b *testing.B) {

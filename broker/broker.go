@@ -65,7 +65,7 @@ type Broker struct {
 	mu        sync.Mutex
 	services  map[string]*instance  // that are registered
 	endpoints map[string]*instance  // of these
-	lost      map[lineage]*instance // whose control connection is lost, and whose process lives with sessions
+	latest    map[lineage]*instance // that are not finished
 	claimed   chan struct{}         // closed and replaced when an instance has registered
 	declared  map[string]*service   // by name; set once
 	owners    map[string]*service   // by endpoint; set once
@@ -85,7 +85,7 @@ func New(c Config) (*Broker, error) {
 		unread:   make(chan struct{}, maxUnread),
 		waiting:  make(chan struct{}, maxWaiting),
 		claimed:  make(chan struct{}),
-		services: map[string]*instance{}, endpoints: map[string]*instance{}, lost: map[lineage]*instance{},
+		services: map[string]*instance{}, endpoints: map[string]*instance{}, latest: map[lineage]*instance{},
 		declared: map[string]*service{}, owners: map[string]*service{},
 	}
 	if b.log == nil {

@@ -18,7 +18,13 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// An instance is one registration of a process that serves endpoints. A process that registers again after it lost the broker is a new one.
+// An instance is one registration of a process that serves endpoints. A process that registers again after it lost the broker is a new one, the successor of
+// the one before, whose sessions it gets:
+//
+//	claimed ── control lost ──▶ over ── no session is open, or the process is gone ──▶ finished
+//	                              └── succeeded: its sessions move to the successor ──▶ finished
+//
+// It may be succeeded as soon as it is over, before its own goroutine knows that. A successor finishes after what it succeeded.
 type instance struct {
 	service   string
 	number    int64 // 0: it has none
@@ -29,7 +35,9 @@ type instance struct {
 	control   *session.Session // nil for the broker itself
 	local     *services.Host   // only of the broker itself
 	since     time.Time
-	gone      chan struct{} // closed when the process is
+	finished  chan struct{} // closed when nothing is left to do for it
+	before    *instance     // what it succeeded, until that is finished; of its own goroutine
+	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
 }
 
@@ -119,18 +127,19 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 	defer context.AfterFunc(b.ctx, func() {
 		i.control.Abort(wire.End{Code: wire.Terminating, Origin: wire.Local, Text: "the broker is stopped"})
 	})()
-	defer b.watchProcess(i)()
+	defer b.finish(i)
+	gone, unwatch := b.watchProcess(i.handle)
+	defer unwatch()
 	for _, info := range sessions {
 		b.table.update(info, i)
 	}
-	b.succeed(i)
 	if s := b.declared[i.service]; s != nil {
 		s.registered(i, st)
 	}
 	<-i.control.Done()
 	i.control.Wait()
 	b.unregister(i)
-	b.await(i, st)
+	b.await(i, gone, st)
 }
 
 // newInstance makes an instance of a registration.
@@ -151,7 +160,7 @@ func newInstance(p party, body []byte, st *start) (*instance, []wire.SessionInfo
 	}
 	i := &instance{
 		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: id.Started(),
-		gone: make(chan struct{}), succeeded: make(chan struct{}),
+		finished: make(chan struct{}), succeeded: make(chan struct{}),
 	}
 	if st != nil {
 		i.number = st.number
@@ -186,6 +195,7 @@ func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 	for _, e := range i.endpoints {
 		b.endpoints[e] = i
 	}
+	b.succeedLocked(i)
 	close(b.claimed)
 	b.claimed = make(chan struct{})
 	return nil
@@ -226,38 +236,42 @@ type lineage struct {
 	service string
 }
 
-// succeed gives an instance the sessions of the registration that the same process had before.
-func (b *Broker) succeed(i *instance) {
-	b.mu.Lock()
-	before := b.lost[lineage{i.id, i.service}]
-	delete(b.lost, lineage{i.id, i.service})
-	b.mu.Unlock()
-	if before != nil {
-		b.table.move(before, i)
-		close(before.succeeded)
+// succeedLocked makes an instance the latest of its lineage.
+func (b *Broker) succeedLocked(i *instance) {
+	l := lineage{i.id, i.service}
+	i.before = b.latest[l]
+	b.latest[l] = i
+	if i.before != nil {
+		i.before.next = i
+		close(i.before.succeeded)
 	}
+}
+
+// finish takes an instance for which nothing is left to do out of its lineage.
+func (b *Broker) finish(i *instance) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := (lineage{i.id, i.service}); b.latest[l] == i {
+		delete(b.latest, l)
+	}
+	close(i.finished)
 }
 
 // await waits until the process of an instance whose control connection is lost is gone, and closes the sessions that it still had.
 // A process that lives on keeps them, and registers again.
-func (b *Broker) await(i *instance, st *start) {
+func (b *Broker) await(i *instance, gone <-chan struct{}, st *start) {
+	if i.before != nil {
+		<-i.before.finished // its sessions are this one's now
+		i.before = nil
+	}
 	if live, _ := b.table.count(i); live == 0 {
 		return
 	}
-	b.mu.Lock()
-	b.lost[lineage{i.id, i.service}] = i
-	b.mu.Unlock()
-	defer func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.lost[lineage{i.id, i.service}] == i {
-			delete(b.lost, lineage{i.id, i.service})
-		}
-	}()
 	status := "its exit status is unknown"
 	select {
-	case <-i.gone:
+	case <-gone:
 	case <-i.succeeded:
+		b.table.move(i, i.next)
 		return
 	case <-b.ctx.Done():
 		return
@@ -269,19 +283,20 @@ func (b *Broker) await(i *instance, st *start) {
 	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: fmt.Sprintf("%s (instance %d, pid %d) is gone: %s", i.service, i.number, i.process.PID, status)})
 }
 
-// watchProcess has the instance's gone closed when its process is, until stop is called. One that cannot be watched is taken to be gone.
-func (b *Broker) watchProcess(i *instance) (stop func()) {
-	raw, err := i.handle.SyscallConn()
+// watchProcess returns a channel that is closed when a process is gone, until stop is called. One that cannot be watched is taken to be gone.
+func (b *Broker) watchProcess(h *process.Handle) (gone <-chan struct{}, stop func()) {
+	closed := make(chan struct{})
+	raw, err := h.SyscallConn()
 	var w *watch.Watch
 	if err == nil {
-		w, err = b.watch.Add(raw, watch.Process, func() { close(i.gone) })
+		w, err = b.watch.Add(raw, watch.Process, func() { close(closed) })
 	}
 	if err != nil {
-		b.log.Error("cannot watch an instance", "service", i.service, "instance", i.number, "err", err)
-		close(i.gone)
-		return func() {}
+		b.log.Error("cannot watch an instance", "peer", h.PID(), "err", err)
+		close(closed)
+		return closed, func() {}
 	}
-	return func() { b.watch.Remove(w) }
+	return closed, func() { b.watch.Remove(w) }
 }
 
 // controlMux serves what an instance tells the broker.

@@ -101,11 +101,15 @@ func Lock(path string) (*os.File, error) {
 	return lockFile(path)
 }
 
-// lockFile opens and locks a file of this user.
+// lockFile opens and locks a file of this user, which it makes. It follows no link.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock: %w", err)
+	}
+	if info, err := f.Stat(); err != nil || !ownRegular(info) {
+		f.Close()
+		return nil, wire.Errorf(wire.NotPermitted, "lock %s is not a file of this user's: remove it", path)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
@@ -115,6 +119,11 @@ func lockFile(path string) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+func ownRegular(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.Mode().IsRegular() && int(stat.Uid) == os.Geteuid()
 }
 
 const (

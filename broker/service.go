@@ -166,21 +166,24 @@ func (s *service) acquire(ctx context.Context, st *start) (*os.File, error) {
 
 // lastAlive names the process of the last instance, if it is known and lives.
 func (s *service) lastAlive() string {
-	if id := s.last().Process; id.Alive() {
-		return fmt.Sprintf(" (pid %d)", id.PID)
+	if r, err := s.last(); err == nil && r.Process.Alive() {
+		return fmt.Sprintf(" (pid %d)", r.Process.PID)
 	}
 	return ""
 }
 
 // spawn starts a process with its control connection and the lock, and has it reaped.
 func (s *service) spawn(st *start, lock *os.File) error {
+	number, err := s.next()
+	if err != nil {
+		return err
+	}
+	st.number = number
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return err
 	}
 	defer theirs.Close()
-	st.number = s.last().Number + 1
-	s.remember(st.number, process.ID{})
 	pidfd := -1
 	cmd := exec.Command(s.Program[0], s.Program[1:]...)
 	cmd.Stderr = os.Stderr
@@ -206,9 +209,7 @@ func (s *service) spawn(st *start, lock *os.File) error {
 	if stopped { // stop may not have seen it
 		st.handle.Signal(syscall.SIGKILL)
 	}
-	if id, err := process.Identify(cmd.Process.Pid); err == nil { // not reaped yet, so the pid is still its own
-		s.remember(st.number, id)
-	}
+	s.rememberProcess(st.number, cmd.Process.Pid) // not reaped yet, so the pid is still its own
 	s.b.log.Info("instance started", "service", s.Name, "instance", st.number, "peer", cmd.Process.Pid)
 	s.b.work.Go(func() { s.reap(st, cmd) })
 	s.b.work.Go(func() { s.converse(st, ours, cmd.Process.Pid) })
@@ -260,7 +261,9 @@ func (s *service) reap(st *start, cmd *exec.Cmd) {
 // converse reads the registration of a process that was started, and keeps its control connection.
 func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
 	conn.SetDeadline(time.Now().Add(s.b.conf.StartTimeout))
+	stop := context.AfterFunc(s.b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) }) // a child of its own may keep the connection open
 	f, files, err := socket.ReadFrame(conn)
+	stop()
 	socket.CloseFiles(files)
 	if err == nil && f.Kind != wire.KindRegister {
 		err = wire.Errorf(wire.Malformed, "the first frame is a %v: want register", f.Kind)
@@ -269,7 +272,7 @@ func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
 		s.b.refuse(conn, err)
 		return
 	}
-	handle, err := st.copyHandle()
+	handle, err := copyHandle(st.handle)
 	if err != nil {
 		s.b.refuse(conn, err) // it is gone
 		return
@@ -278,9 +281,9 @@ func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
 	s.b.register(conn, party{Process: wire.Process{PID: pid, UID: uid, GID: gid, Program: handle.Program()}, handle: handle}, f.Body, st)
 }
 
-// copyHandle returns a handle on the process that its taker closes.
-func (st *start) copyHandle() (*process.Handle, error) {
-	f, err := st.handle.File()
+// copyHandle returns a handle on the same process, which its taker closes.
+func copyHandle(of *process.Handle) (*process.Handle, error) {
+	f, err := of.File()
 	if err != nil {
 		return nil, err
 	}
@@ -348,9 +351,7 @@ func (s *service) stop() {
 		s.stopInstance(ctx, i)
 	}
 	for _, st := range children {
-		if i == nil || st.number != i.number {
-			st.handle.Signal(syscall.SIGTERM)
-		}
+		st.handle.Signal(syscall.SIGTERM) // one that was asked is gone, or its control connection is
 		select {
 		case <-st.exited:
 		case <-ctx.Done():
@@ -360,16 +361,24 @@ func (s *service) stop() {
 	}
 }
 
-// stopInstance asks a registered instance to stop, and returns when its process is gone.
+// stopInstance asks a registered instance to stop, and returns when its process is gone. It holds on to that by itself: the registration lets go when the
+// control connection is lost.
 func (s *service) stopInstance(ctx context.Context, i *instance) {
+	h, err := copyHandle(i.handle)
+	if err != nil {
+		return // it was let go just now
+	}
+	defer h.Close()
+	gone, unwatch := s.b.watchProcess(h)
+	defer unwatch()
 	if err := i.control.Call(ctx, wire.MethodStop, nil, nil); err != nil {
-		i.handle.Signal(syscall.SIGTERM)
+		h.Signal(syscall.SIGTERM)
 	}
 	select {
-	case <-i.gone:
+	case <-gone:
 	case <-ctx.Done():
-		s.kill(i.number, i.handle)
-		<-i.gone
+		s.kill(i.number, h)
+		<-gone
 	}
 	s.b.log.Info("instance stopped", "service", s.Name, "instance", i.number, "peer", i.process.PID)
 }

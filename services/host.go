@@ -130,6 +130,9 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	if err := h.ask(Opening{Session: o.Session, Endpoint: o.Endpoint, Title: o.Title, Client: peer}); err != nil {
 		return err
 	}
+	if h.ctx.Err() != nil { // whatever the check says, as one that outlasts drain's patience
+		return wire.Errorf(wire.Terminating, "the service is being stopped")
+	}
 	limits := h.conf.Limits.OrDefault()
 	f, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Limits: limits})
 	if err == nil {

@@ -6,22 +6,28 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
-	"github.com/fairlead-dev/fairlead/services"
 )
 
 // roleVariable has the test's own program play a process that a test needs.
 const roleVariable = "SERVICES_TEST_ROLE"
 
+// roles are the processes that tests need.
+var roles = map[string]func(){
+	"heir":   openWithAnHeir,
+	"opener": openOnce,
+	"server": serveState,
+}
+
+const noSleep = "GORACE=atexit_sleep_ms=0" // the race detector's own rest before an exit
+
 func TestMain(m *testing.M) {
-	if os.Getenv(roleVariable) == "heir" {
-		openWithAnHeir()
-		return
+	if role := roles[os.Getenv(roleVariable)]; role != nil {
+		role()
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -49,40 +55,6 @@ func openWithAnHeir() {
 }
 
 const endpoint = "com.example.test"
-
-// startBroker has a broker serve until the test ends, and returns its socket's path.
-func startBroker(t *testing.T) string {
-	t.Helper()
-	at := filepath.Join(t.TempDir(), "b.sock")
-	b, err := broker.New(broker.Config{Socket: at})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return at
-}
-
-// startServer has a server serve until the returned function is called, or the test ends.
-func startServer(t *testing.T, s services.Server) (stop func() error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ready := make(chan struct{}, 10)
-	s.Ready = func() { ready <- struct{}{} }
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx); close(done) }()
-	stop = func() error { cancel(); return <-done }
-	t.Cleanup(func() { stop() })
-	wait(t, "the registration", ready)
-	return stop
-}
 
 func wait[T any](t *testing.T, what string, done <-chan T) (v T) {
 	t.Helper()

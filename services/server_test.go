@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -29,19 +30,8 @@ func (t *text) Validate() error {
 	return nil
 }
 
-func dial(t *testing.T, at string, o client.Options) *client.Session {
-	t.Helper()
-	o.Socket = at
-	s, err := client.Dial(within(t, 5*time.Second), endpoint, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
 func TestAStoppedServerAnswersWhatIsInFlightAndRefusesTheRest(t *testing.T) {
-	at := startBroker(t)
+	b := brokertest.Start(t)
 	began, proceed := make(chan struct{}), make(chan struct{})
 	mux := services.NewMux()
 	services.Handle(mux, "slow", func(context.Context, text) (text, error) {
@@ -50,8 +40,8 @@ func TestAStoppedServerAnswersWhatIsInFlightAndRefusesTheRest(t *testing.T) {
 		return text{"done"}, nil
 	})
 	services.Handle(mux, "quick", func(_ context.Context, r text) (text, error) { return r, nil })
-	stop := startServer(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{endpoint: mux}})
-	s := dial(t, at, client.Options{})
+	server := b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}})
+	s := b.Dial(endpoint, client.Options{})
 	slow := make(chan error, 1)
 	go func() {
 		reply, err := client.Call[text](within(t, 10*time.Second), s, "slow", text{})
@@ -62,7 +52,7 @@ func TestAStoppedServerAnswersWhatIsInFlightAndRefusesTheRest(t *testing.T) {
 	}()
 	wait(t, "the handler", began)
 	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
+	go func() { stopped <- server.Stop() }()
 	for ctx := within(t, 10*time.Second); !s.Terminating(); { // until then calls are answered
 		if _, err := client.Call[text](ctx, s, "quick", text{}); err != nil && !errors.Is(err, wire.Terminating) {
 			t.Fatal(err)
@@ -85,15 +75,15 @@ func TestAStoppedServerAnswersWhatIsInFlightAndRefusesTheRest(t *testing.T) {
 }
 
 func TestEachSideMayCallTheOther(t *testing.T) {
-	at := startBroker(t)
+	b := brokertest.Start(t)
 	mux := services.NewMux()
 	services.Handle(mux, "ask me", func(ctx context.Context, r text) (text, error) {
 		return client.Call[text](ctx, services.FromContext(ctx), "upper", r)
 	})
-	startServer(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{endpoint: mux}})
+	b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}})
 	mine := services.NewMux()
 	services.Handle(mine, "upper", func(_ context.Context, r text) (text, error) { return text{strings.ToUpper(r.Text)}, nil })
-	s := dial(t, at, client.Options{Handler: mine})
+	s := b.Dial(endpoint, client.Options{Handler: mine})
 	reply, err := client.Call[text](within(t, 5*time.Second), s, "ask me", text{"hi"})
 	if err != nil || reply.Text != "HI" {
 		t.Errorf("%+v, %v", reply, err)
@@ -101,7 +91,7 @@ func TestEachSideMayCallTheOther(t *testing.T) {
 }
 
 func TestABadCallNeverReachesTheHandler(t *testing.T) {
-	at := startBroker(t)
+	b := brokertest.Start(t)
 	mux := services.NewMux()
 	services.Handle(mux, "call", func(_ context.Context, r text) (text, error) {
 		if r.Text == "panic" {
@@ -115,8 +105,8 @@ func TestABadCallNeverReachesTheHandler(t *testing.T) {
 		io.Copy(s, s)
 		return s.CloseWrite()
 	})
-	startServer(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{endpoint: mux}})
-	s := dial(t, at, client.Options{})
+	b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}})
+	s := b.Dial(endpoint, client.Options{})
 	for _, test := range []struct {
 		method  string
 		request any
@@ -140,15 +130,15 @@ func TestABadCallNeverReachesTheHandler(t *testing.T) {
 }
 
 func TestASessionEndsWithItsClientsProcessAlsoIfAChildInheritedTheSocket(t *testing.T) {
-	at := startBroker(t)
+	b := brokertest.Start(t)
 	opened := make(chan services.Opening, 1)
 	mux := services.NewMux()
-	startServer(t, services.Server{Socket: at, Endpoints: map[string]*services.Mux{endpoint: mux}, Accept: func(_ context.Context, o services.Opening) error {
+	b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}, Accept: func(_ context.Context, o services.Opening) error {
 		opened <- o
 		return nil
 	}})
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVariable+"=heir", "FAIRLEAD_SOCKET="+at)
+	cmd.Env = append(os.Environ(), roleVariable+"=heir", "FAIRLEAD_SOCKET="+b.Socket)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -176,7 +166,7 @@ func TestASessionEndsWithItsClientsProcessAlsoIfAChildInheritedTheSocket(t *test
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	ended := ends(t, at, cmd.Process.Pid)
+	ended := ends(t, b, cmd.Process.Pid)
 	if ended.Code != wire.Invalid || ended.Origin != wire.Peer {
 		t.Errorf("end %+v, want invalid by the peer", ended)
 	}
@@ -186,13 +176,9 @@ func TestASessionEndsWithItsClientsProcessAlsoIfAChildInheritedTheSocket(t *test
 }
 
 // ends waits for the broker to list the closed session of a client, and returns its end.
-func ends(t *testing.T, at string, pid int) wire.End {
+func ends(t *testing.T, b *brokertest.Broker, pid int) wire.End {
 	t.Helper()
-	operator, err := client.Dial(within(t, 5*time.Second), broker.Endpoint, client.Options{Socket: at})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer operator.Close()
+	operator := b.Dial(broker.Endpoint, client.Options{})
 	for ctx := within(t, 10*time.Second); ; {
 		list, err := client.Call[broker.Sessions](ctx, operator, broker.MethodSessions, broker.SessionsRequest{State: broker.SessionClosed})
 		if err != nil {

@@ -21,49 +21,77 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// patience bounds every wait of this package.
-const patience = 10 * time.Second
+const (
+	patience     = 10 * time.Second // bounds every wait of this package but one
+	stopPatience = 30 * time.Second // for a broker, which gives its instances their time
+)
 
 // A Broker is a broker in the test's own process, at a socket in a temporary folder.
 type Broker struct {
 	// Socket is the path of its socket, for client.Options and services.Server.
 	Socket string
 
-	t    testing.TB
-	stop func()
+	t      testing.TB
+	config broker.Config
+	stop   func()
 }
 
 // Start starts a broker. It starts no services of its own.
 func Start(t testing.TB) *Broker {
+	t.Helper()
+	return StartWith(t, broker.Config{})
+}
+
+// StartWith starts a broker with a configuration of the test's own. Where that names no socket, it is in a folder of its own.
+func StartWith(t testing.TB, c broker.Config) *Broker {
+	t.Helper()
+	if c.Socket == "" {
+		c.Socket = Socket(t)
+	}
+	b := &Broker{Socket: c.Socket, t: t, config: c, stop: func() {}}
+	b.begin()
+	t.Cleanup(b.Stop)
+	return b
+}
+
+// Socket returns the path of a socket that is not there, in a folder that is removed with the test.
+func Socket(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "broker") // t.TempDir may be too long for a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
-	b := &Broker{Socket: filepath.Join(folder, "broker.sock"), t: t, stop: func() {}}
-	b.begin()
-	t.Cleanup(func() { b.stop() })
-	return b
+	return filepath.Join(folder, "broker.sock")
 }
 
 // begin has a broker serve.
 func (b *Broker) begin() {
 	b.t.Helper()
-	br, err := broker.New(broker.Config{Socket: b.Socket})
+	br, err := broker.New(b.config)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	serving.Go(func() { br.Serve(ctx) })
+	served := make(chan error, 1)
+	go func() { served <- br.Serve(ctx) }()
 	b.stop = sync.OnceFunc(func() {
 		cancel()
-		serving.Wait()
+		select {
+		case err := <-served:
+			if err != nil {
+				b.t.Errorf("serve: %v", err)
+			}
+		case <-time.After(stopPatience):
+			b.t.Errorf("the broker is not stopped after %v", stopPatience)
+		}
 	})
 }
 
-// Restart stops the broker and starts another one at the same socket. Sessions live on; servers register again in their own time.
+// Stop stops the broker, and returns when all that it had started has ended. It may be called more than once.
+func (b *Broker) Stop() { b.stop() }
+
+// Restart stops the broker, if it is not stopped yet, and starts another one at the same socket. Sessions live on; servers register again in their own time.
 func (b *Broker) Restart() {
 	b.t.Helper()
 	b.stop()

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -31,7 +30,7 @@ usage:
 
 It leases an address on each --network and runs COMMAND with FAIRLEAD_ADDRESS, FAIRLEAD_GATEWAY, FAIRLEAD_MAC,
 FAIRLEAD_NETWORK and FAIRLEAD_HOSTNAME set, and FAIRLEAD_ADDRESS_2 and so on for further networks. When a network is lost,
-it ends COMMAND and all it started. When broker-run itself is killed, they go with it, and the address is free again once
+it ends COMMAND and all it started. Signals are passed on to COMMAND, which may take its time. When broker-run itself is killed, they go with it, and the address is free again once
 the last of them is gone.
 
 flags:
@@ -77,7 +76,7 @@ func runMain(args []string) int {
 	flags.StringVar(&r.socket, "socket", "", "path of the broker's socket (default: $FAIRLEAD_SOCKET, else that of this user)")
 	flags.StringArrayVar(&r.networks, "network", []string{network.DefaultNetwork}, "`NAME` of a network to lease an address on; may be given more than once")
 	flags.StringVar(&r.hostname, "hostname", "", "hostname to lease on each network")
-	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end")
+	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end because a network is lost")
 	flags.StringVar(&r.contain, "contain", string(runner.Require), "require: refuse to start without namespaces; best: do what can be done")
 	flags.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker and the leases")
 	flags.BoolVar(&r.verbose, "verbose", false, "log more")
@@ -147,28 +146,30 @@ func (r *run) run(command []string) error {
 	if err := container.Contained(); err != nil {
 		fmt.Fprintf(os.Stderr, "broker-run: %v\n", err)
 	}
+	done := r.sayWaiting()
 	leases, sessions, err := r.lease(container.PID(), signals)
+	done()
 	defer closeAll(sessions)
 	if err != nil {
 		return err
 	}
-	path, err := r.path()
-	if err != nil {
-		return err
-	}
-	cmd.Env = append(os.Environ(), runner.Environment(leases)...)
-	cmd.Env = append(cmd.Env, socket.Variable+"="+path)
-	go container.Forward(signals)
-	return container.Run(context.Background(), leases...)
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() { container.Forward(signals) })
+	err = container.Run(context.Background(), leases...)
+	forwarding.Wait()
+	return err
 }
 
-// path returns the absolute path of the broker's socket: the command may change its folder.
-func (r *run) path() (string, error) {
-	path, err := socket.Path(r.socket)
-	if err != nil {
-		return "", err
+// sayWaiting tells a person at a terminal what is waited for, if it takes more than a moment, until stop is called.
+func (r *run) sayWaiting() (stop func()) {
+	if !cli.Terminal(os.Stderr) {
+		return func() {}
 	}
-	return filepath.Abs(path)
+	path, _ := socket.Path(r.socket)
+	t := time.AfterFunc(time.Second, func() {
+		fmt.Fprintf(os.Stderr, "broker-run: waiting for a lease from the broker at %s, up to %v\n", path, r.timeout)
+	})
+	return func() { t.Stop() }
 }
 
 func (r *run) logger() *slog.Logger {

@@ -9,21 +9,14 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
-	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
-	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 // ask calls a method of the broker's endpoint.
 func ask[Reply any](ctx context.Context, c *command, method string, request any) (Reply, error) {
-	var none Reply
-	s, err := c.dial(ctx, broker.Endpoint)
-	if err != nil {
-		return none, err
-	}
-	defer s.Close()
-	return client.Call[Reply](ctx, s, method, request)
+	return console.Ask[Reply](ctx, c.options(), method, request)
 }
 
 func (c *command) status(ctx context.Context) error {
@@ -62,44 +55,15 @@ func (c *command) serviceList(ctx context.Context) error {
 	return t.Print(c.out)
 }
 
-// sessions asks for all pages of the list.
-func (c *command) sessions(ctx context.Context) ([]broker.Session, error) {
-	s, err := c.dial(ctx, broker.Endpoint)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	var all []broker.Session
-	for r := (broker.SessionsRequest{State: c.state, Endpoint: c.endpoint}); ; {
-		page, err := client.Call[broker.Sessions](ctx, s, broker.MethodSessions, r)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, page.Sessions...)
-		if page.Next == "" {
-			return all, nil
-		}
-		r.After = page.Next
-	}
-}
-
 func (c *command) sessionList(ctx context.Context) error {
-	all, err := c.sessions(ctx)
+	all, err := console.Sessions(ctx, c.options(), broker.SessionsRequest{State: c.state, Endpoint: c.endpoint})
 	if err != nil {
 		return err
 	}
 	if c.json {
 		return c.printJSON("sessions", all)
 	}
-	t := cli.NewTable("ID", "ENDPOINT", "STATE", "AGE", "CLIENT", "UID", "INSTANCE", "TITLE", "END")
-	for _, s := range all {
-		end := ""
-		if s.End != nil {
-			end = fmt.Sprintf("%s by %s: %s", s.End.Code, s.End.Origin, s.End.Text)
-		}
-		t.Row(session.ShortID(s.ID), s.Endpoint, s.State, cli.Age(s.OpenedAt), cli.Who(s.Client), fmt.Sprint(s.Client.UID), cli.Who(s.Instance), s.Title, end)
-	}
-	return t.Print(c.out)
+	return console.PrintSessions(c.out, all)
 }
 
 // An inspected session is the session with what its instance sees of it.
@@ -120,10 +84,7 @@ func (c *command) sessionInspect(ctx context.Context, id string) error {
 	lines := [][2]string{
 		{"id", s.ID}, {"endpoint", s.Endpoint}, {"state", s.State}, {"title", s.Title},
 		{"opened", moment(s.OpenedAt)}, {"closed", moment(s.ClosedAt)},
-		{"client", party(s.Client)}, {"instance", party(s.Instance)},
-	}
-	if s.End != nil {
-		lines = append(lines, [2]string{"end", fmt.Sprintf("%s by %s: %s", s.End.Code, s.End.Origin, s.End.Text)})
+		{"client", party(s.Client)}, {"instance", party(s.Instance)}, {"end", console.End(s)},
 	}
 	if in := d.Inspection; in != nil {
 		lines = append(lines, [][2]string{

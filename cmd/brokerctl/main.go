@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -76,7 +78,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	if err == nil {
-		err = c.do(words)
+		err = c.do(words, flags)
 	}
 	return report(stderr, err)
 }
@@ -97,6 +99,9 @@ func (c *command) parse(args []string) (*pflag.FlagSet, []string, error) {
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		err = usageError{err.Error()}
 	}
+	if *system && c.socket != "" && err == nil {
+		err = usageError{"--socket and --system each name a broker: give one of them"}
+	}
 	if *system {
 		c.socket = socket.SystemPath
 	}
@@ -108,42 +113,64 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
+// A verb is what can be done, and with which flags beside those of all commands.
+type verb struct {
+	all   func(context.Context) error         // of a command that takes no more words
+	one   func(context.Context, string) error // of one that takes an id
+	flags []string
+}
+
+func (c *command) verbs() map[string]verb {
+	return map[string]verb{
+		"status":          {all: c.status},
+		"service list":    {all: c.serviceList},
+		"session list":    {all: c.sessionList, flags: []string{"state", "endpoint"}},
+		"session inspect": {one: c.sessionInspect},
+		"session close":   {one: c.sessionClose, flags: []string{"reason"}},
+		"lease list":      {all: c.leaseList, flags: []string{"network"}},
+		"network list":    {all: c.networkList},
+		"version":         {all: c.version},
+	}
+}
+
 // do dispatches the words.
-func (c *command) do(words []string) error {
+func (c *command) do(words []string, flags *pflag.FlagSet) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
-	verb, rest := "", []string(nil)
-	noun := words[0]
-	if len(words) > 1 {
-		verb, rest = words[1], words[2:]
+	verbs := c.verbs()
+	name, rest := words[0], words[1:]
+	v, known := verbs[name]
+	if !known && len(rest) > 0 {
+		name, rest = name+" "+rest[0], rest[1:]
+		v, known = verbs[name]
 	}
-	lists := map[string]func(context.Context) error{
-		"status ":      c.status,
-		"service list": c.serviceList,
-		"session list": c.sessionList,
-		"lease list":   c.leaseList,
-		"network list": c.networkList,
-		"version ":     c.version,
+	if !known {
+		return usageError{fmt.Sprintf("unknown command %q", name)}
 	}
-	if list := lists[noun+" "+verb]; list != nil {
-		if len(rest) > 0 {
-			return usageError{fmt.Sprintf("unexpected %q", rest[0])}
-		}
-		return list(ctx)
+	if err := ownFlags(name, v, verbs, flags); err != nil {
+		return err
 	}
-	one := map[string]func(context.Context, string) error{
-		"session inspect": c.sessionInspect,
-		"session close":   c.sessionClose,
-	}[noun+" "+verb]
 	switch {
-	case one != nil && len(rest) == 1:
-		return one(ctx, rest[0])
-	case one != nil:
-		return usageError{fmt.Sprintf("%s %s takes the id of one session, as 'session list' shows it", noun, verb)}
-	case verb == "":
-		return usageError{fmt.Sprintf("unknown command %q", noun)}
+	case v.one != nil && len(rest) == 1:
+		return v.one(ctx, rest[0])
+	case v.one != nil:
+		return usageError{fmt.Sprintf("%s takes the id of one session, as 'session list' shows it", name)}
+	case len(rest) > 0:
+		return usageError{fmt.Sprintf("unexpected %q", rest[0])}
 	}
-	return usageError{fmt.Sprintf("unknown command %q", noun+" "+verb)}
+	return v.all(ctx)
+}
+
+// ownFlags refuses the flags of other commands.
+func ownFlags(name string, v verb, verbs map[string]verb, flags *pflag.FlagSet) error {
+	for _, owner := range slices.Sorted(maps.Keys(verbs)) {
+		for _, flag := range verbs[owner].flags {
+			if flags.Changed(flag) && !slices.Contains(v.flags, flag) {
+				return usageError{fmt.Sprintf("--%s is a flag of %s and not of %s", flag, owner, name)}
+			}
+		}
+	}
+	return nil
 }
 
 func (c *command) version(context.Context) error {
@@ -151,9 +178,14 @@ func (c *command) version(context.Context) error {
 	return err
 }
 
+// options say how sessions are opened.
+func (c *command) options() client.Options {
+	return client.Options{Socket: c.socket, Title: "brokerctl", NoWait: true}
+}
+
 // dial opens a session with an endpoint.
 func (c *command) dial(ctx context.Context, endpoint string) (*client.Session, error) {
-	return client.Dial(ctx, endpoint, client.Options{Socket: c.socket, Title: "brokerctl", NoWait: true})
+	return client.Dial(ctx, endpoint, c.options())
 }
 
 // report prints an error, and returns the exit code.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services/network"
-	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 func (c *command) leaseList(ctx context.Context) error {
@@ -23,11 +23,7 @@ func (c *command) leaseList(ctx context.Context) error {
 	if c.json {
 		return c.printJSON("leases", list)
 	}
-	t := cli.NewTable("ID", "NETWORK", "ADDRESSES", "HOSTNAME", "STATE", "AGE", "HOLDER", "UID", "SESSION")
-	for _, l := range list {
-		t.Row(l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname, l.State, cli.Age(l.AllocatedAt), fmt.Sprint(l.Holder.PID), fmt.Sprint(l.Holder.UID), session.ShortID(l.Session))
-	}
-	return t.Print(c.out)
+	return console.PrintLeases(c.out, list)
 }
 
 func (c *command) networkList(ctx context.Context) error {

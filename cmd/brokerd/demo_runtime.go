@@ -57,7 +57,6 @@ func runContainer(socket, name string, contain runner.Contain) error {
 		return err
 	}
 	fmt.Println(wordLeased, lease.Addresses[0])
-	cmd.Env = append(os.Environ(), runner.Environment([]*network.Lease{lease})...)
 	return container.Run(context.Background(), lease)
 }
 

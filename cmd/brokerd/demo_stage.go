@@ -17,10 +17,10 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/runner"
-	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 const (
@@ -156,8 +156,10 @@ func clearProgress() {
 func (s *stage) open(ctx context.Context, endpoint string) (*client.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, demoPatience)
 	defer cancel()
-	return client.Dial(ctx, endpoint, client.Options{Socket: s.socket, Title: "demo"})
+	return client.Dial(ctx, endpoint, s.options())
 }
+
+func (s *stage) options() client.Options { return client.Options{Socket: s.socket, Title: "demo"} }
 
 // leases is the network service's list.
 func (s *stage) leases(ctx context.Context) ([]network.LeaseInfo, error) {
@@ -169,15 +171,18 @@ func (s *stage) leases(ctx context.Context) ([]network.LeaseInfo, error) {
 	return network.List(ctx, c, network.ListRequest{})
 }
 
-// sessions is the broker's list of open sessions with the network service, which fit in one page.
+// sessions is the broker's list of open sessions with the network service.
 func (s *stage) sessions(ctx context.Context) ([]broker.Session, error) {
-	list, err := ask[broker.Sessions](ctx, s, broker.MethodSessions, broker.SessionsRequest{Endpoint: network.Endpoint})
-	return list.Sessions, err
+	ctx, cancel := context.WithTimeout(ctx, demoPatience)
+	defer cancel()
+	return console.Sessions(ctx, s.options(), broker.SessionsRequest{Endpoint: network.Endpoint})
 }
 
 // networkService is what the broker says of the network service.
 func (s *stage) networkService(ctx context.Context) (broker.ServiceInfo, error) {
-	list, err := ask[broker.Services](ctx, s, broker.MethodServices, nil)
+	ctx, cancel := context.WithTimeout(ctx, demoPatience)
+	defer cancel()
+	list, err := console.Ask[broker.Services](ctx, s.options(), broker.MethodServices, nil)
 	for _, info := range list.Services {
 		if info.Name == network.Endpoint {
 			return info, nil
@@ -186,30 +191,12 @@ func (s *stage) networkService(ctx context.Context) (broker.ServiceInfo, error) 
 	return broker.ServiceInfo{}, errors.Join(err, errors.New("the broker lists no network service"))
 }
 
-// ask calls a method of the broker.
-func ask[Reply any](ctx context.Context, s *stage, method string, request any) (reply Reply, err error) {
-	c, err := s.open(ctx, broker.Endpoint)
-	if err != nil {
-		return reply, err
-	}
-	defer c.Close()
-	return client.Call[Reply](ctx, c, method, request)
-}
-
 // printTables prints the lists as brokerctl does.
 func printTables(sessions []broker.Session, leases []network.LeaseInfo) error {
 	fmt.Printf("\n   What 'brokerctl session list --endpoint %s' shows:\n", network.Endpoint)
-	t := cli.NewTable("ID", "ENDPOINT", "STATE", "AGE", "CLIENT", "UID", "INSTANCE", "TITLE", "END")
-	for _, c := range sessions {
-		t.Row(session.ShortID(c.ID), c.Endpoint, c.State, cli.Age(c.OpenedAt), cli.Who(c.Client), fmt.Sprint(c.Client.UID), cli.Who(c.Instance), c.Title, "")
-	}
-	if err := t.Print(os.Stdout); err != nil {
+	if err := console.PrintSessions(os.Stdout, sessions); err != nil {
 		return err
 	}
 	fmt.Println("\n   What 'brokerctl lease list' shows:")
-	t = cli.NewTable("ID", "NETWORK", "ADDRESSES", "HOSTNAME", "STATE", "AGE", "HOLDER", "UID", "SESSION")
-	for _, l := range leases {
-		t.Row(l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname, l.State, cli.Age(l.AllocatedAt), fmt.Sprint(l.Holder.PID), fmt.Sprint(l.Holder.UID), session.ShortID(l.Session))
-	}
-	return t.Print(os.Stdout)
+	return console.PrintLeases(os.Stdout, leases)
 }

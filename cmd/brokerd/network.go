@@ -6,19 +6,19 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/network/server"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // defaultNetwork is the network that is served if none is given.
@@ -60,7 +60,7 @@ func networkMain(args []string) int {
 		defer lock.Close()
 		err = serveNetwork(server.Config{
 			Networks: networks, StateDir: *stateDir, Socket: *path, Logger: newLogger(*verbose),
-			Suspects: func(ctx context.Context) ([]server.Suspect, error) { return earlierClients(ctx, *path) },
+			Suspects: func(ctx context.Context) ([]int, error) { return earlierClients(ctx, *path) },
 		})
 	}
 	if err != nil {
@@ -93,12 +93,12 @@ func serveNetwork(c server.Config) error {
 	}
 	defer s.Close()
 	log := c.Logger.With("service", network.Endpoint)
-	log.Info("network service started", "socket", c.Socket, "pid", os.Getpid())
+	log.Info("network service started", "socket", c.Socket, "peer", os.Getpid())
 	err = services.Server{
 		Service: network.Endpoint, Endpoints: map[string]*services.Mux{network.Endpoint: s.Mux()},
 		Socket: c.Socket, Drain: networkDrain, Logger: c.Logger,
 	}.Serve(ctx)
-	log.Info("network service stopped", "socket", c.Socket, "pid", os.Getpid())
+	log.Info("network service stopped", "socket", c.Socket, "peer", os.Getpid())
 	return err
 }
 
@@ -108,49 +108,27 @@ func lockNetwork(path string) (*os.File, error) {
 	if os.Getenv(services.LockVariable) != "" {
 		return nil, nil
 	}
-	name := broker.LockPath(path, network.Endpoint)
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the lock: %w", err)
+	lock, err := broker.Lock(broker.LockPath(path, network.Endpoint))
+	if errors.Is(err, wire.Conflict) {
+		return nil, fmt.Errorf("another network service of the broker at %s is running: 'brokerctl service list' shows it, and the broker starts one itself "+
+			"when it is needed (%w)", path, err)
 	}
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the lock: %w", err)
-	}
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		return file, nil
-	}
-	file.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("another network service of the broker at %s is running (its lock %s is held): "+
-			"'brokerctl service list' shows it, and the broker starts one itself when it is needed", path, name)
-	}
-	return nil, fmt.Errorf("take the lock %s: %w", name, err)
+	return lock, err
 }
 
 // earlierClients asks the broker for the clients of sessions that earlier instances of the network service had.
-func earlierClients(ctx context.Context, path string) ([]server.Suspect, error) {
-	session, err := client.Dial(ctx, broker.Endpoint, client.Options{Socket: path, Title: "network service"})
+func earlierClients(ctx context.Context, path string) ([]int, error) {
+	options := client.Options{Socket: path, Title: "network service"}
+	sessions, err := console.Sessions(ctx, options, broker.SessionsRequest{State: "all", Endpoint: network.Endpoint})
 	if err != nil {
 		return nil, err
 	}
-	defer session.Close()
-	var suspects []server.Suspect
-	request := broker.SessionsRequest{State: "all", Endpoint: network.Endpoint}
-	for {
-		page, err := client.Call[broker.Sessions](ctx, session, broker.MethodSessions, request)
-		if err != nil {
-			return nil, err
+	var pids []int
+	for _, s := range sessions {
+		// Those of this instance are told in its table, and one that is being opened has no instance yet.
+		if s.Instance.PID != 0 && s.Instance.PID != os.Getpid() && s.Client.PID != 0 {
+			pids = append(pids, s.Client.PID)
 		}
-		for _, s := range page.Sessions {
-			// Those of this instance are told in its table, and one that is being opened has no instance yet.
-			if s.Instance.PID != 0 && s.Instance.PID != os.Getpid() && s.Client.PID != 0 {
-				suspects = append(suspects, server.Suspect{PID: s.Client.PID, OpenedAt: s.OpenedAt.Time()})
-			}
-		}
-		if page.Next == "" {
-			return suspects, nil
-		}
-		request.After = page.Next
 	}
+	return pids, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -54,7 +55,7 @@ func serveMain(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	log.Info("broker started", "socket", where, "pid", os.Getpid(), "uid", os.Geteuid())
+	log.Info("broker started", "socket", where, "peer", os.Getpid(), "uid", os.Geteuid())
 	err = b.Serve(ctx)
 	log.Info("broker stopped", "socket", where)
 	if err != nil {
@@ -68,9 +69,11 @@ func serveMain(args []string) int {
 func servePath(path string, system, user bool) (string, error) {
 	var err error
 	switch {
+	case system && user, path != "" && (system || user):
+		return "", errors.New("--socket, --system and --user each say which broker to be: give one of them")
 	case system:
 		path = socket.SystemPath
-	case user && path == "":
+	case user:
 		path, err = socket.UserPath()
 	default:
 		path, err = socket.Path(path)
@@ -83,7 +86,7 @@ func servePath(path string, system, user bool) (string, error) {
 
 // networkService is this program run again as the network service.
 func networkService(path string, networks []string) broker.Service {
-	program := []string{"/proc/self/exe", "network", "--socket", path, "--state-dir", broker.StateDir(path, network.Endpoint)}
+	program := []string{ownPath(), "network", "--socket", path, "--state-dir", broker.StateDir(path, network.Endpoint)}
 	for _, n := range networks {
 		program = append(program, "--network", n)
 	}
@@ -95,4 +98,19 @@ func newLogger(verbose bool) *slog.Logger {
 		return cli.Logger(slog.LevelDebug)
 	}
 	return cli.Logger(slog.LevelInfo)
+}
+
+// ownPath returns the path of this program: by its name where that is still this very file, so that people recognise what it starts.
+func ownPath() string {
+	const always = "/proc/self/exe"
+	path, err := os.Executable()
+	if err != nil {
+		return always
+	}
+	named, err := os.Stat(path)
+	running, runningErr := os.Stat(always)
+	if err != nil || runningErr != nil || !os.SameFile(named, running) {
+		return always
+	}
+	return path
 }

@@ -1,8 +1,10 @@
 package process_test
 
 import (
+	"cmp"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -216,6 +218,39 @@ func TestOnlyADescendantDescends(t *testing.T) {
 	}
 	c.end()
 	within(t, "the orphan lives on after its input ended", grandchild.Gone)
+}
+
+func TestDescendantsAreAllThatWereNotWaitedFor(t *testing.T) {
+	leavesNothing(t)
+	c := startChild(t, "parent")
+	sibling := startChild(t, "wait")
+	grandchild := number(t, c.said)
+	descendants := func(ancestor int) []process.ID {
+		t.Helper()
+		ids, err := process.Descendants(ancestor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(ids, func(a, b process.ID) int { return cmp.Compare(a.PID, b.PID) })
+		return ids
+	}
+	all := []process.ID{identify(t, c.pid()), identify(t, sibling.pid()), identify(t, grandchild)}
+	slices.SortFunc(all, func(a, b process.ID) int { return cmp.Compare(a.PID, b.PID) })
+	if got := descendants(os.Getpid()); !slices.Equal(got, all) {
+		t.Errorf("descendants are %v, want %v", got, all)
+	}
+	if got := descendants(c.pid()); len(got) != 1 || got[0].PID != grandchild {
+		t.Errorf("descendants of the parent are %v, want process %d", got, grandchild)
+	}
+	sibling.kill(t)
+	within(t, "the sibling is not gone", open(t, sibling.pid()).Gone)
+	if got := descendants(os.Getpid()); !slices.Equal(got, all) {
+		t.Errorf("with one that was not waited for, descendants are %v, want %v", got, all)
+	}
+	sibling.end()
+	if got := descendants(sibling.pid()); len(got) != 0 {
+		t.Errorf("descendants of one that is gone are %v", got)
+	}
 }
 
 func TestHandlesServeManyGoroutines(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
@@ -106,6 +107,33 @@ func TestAProgramsNameCannotForgeItsState(t *testing.T) {
 	h := open(t, c.pid())
 	if got, want := h.Program(), ") Z 1 (?0"; got != want {
 		t.Errorf("the program is %q, want %q", got, want)
+	}
+}
+
+func TestAProgramsNameIsShortAndReadable(t *testing.T) {
+	binary, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, want string }{
+		{strings.Repeat("\xff", 100), "?"},
+		{strings.Repeat("a\xff", 100), strings.Repeat("a?", 32)},
+		{strings.Repeat("é", 100), strings.Repeat("é", 32)},
+		{"a" + strings.Repeat("é", 100), "a" + strings.Repeat("é", 31)},
+		{strings.Repeat("\u200b", 70), strings.Repeat("?", 64)},
+		{strings.Repeat("x", 64), strings.Repeat("x", 64)},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			leavesNothing(t)
+			path := filepath.Join(t.TempDir(), tt.name)
+			if err := os.WriteFile(path, binary, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			c := start(t, path, "wait")
+			if got := open(t, c.pid()).Program(); got != tt.want {
+				t.Errorf("the program is %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

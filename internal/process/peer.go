@@ -17,6 +17,18 @@ type Cred struct {
 	UID, GID uint32
 }
 
+// PeerCred returns the credentials of the process at the other end of a Unix stream socket, for a caller that needs no handle on it. They are those of the
+// process that called connect, listen or socketpair, also after it has exited.
+func PeerCred(conn syscall.RawConn) (Cred, error) {
+	var cred Cred
+	var err error
+	ctlErr := conn.Control(func(socket uintptr) { cred, err = peerCred(int(socket)) })
+	if err := errors.Join(ctlErr, err); err != nil {
+		return Cred{}, fmt.Errorf("identify the peer of a socket: %w", err)
+	}
+	return cred, nil
+}
+
 // FromPeer returns a handle on the process at the other end of a Unix stream socket, and its credentials.
 // Both are those of the process that called connect, listen or socketpair, and not of one that the socket was passed to.
 //

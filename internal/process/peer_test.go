@@ -156,3 +156,27 @@ func TestWhatHasNoPeerIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestThePeersCredentialsOutliveIt(t *testing.T) {
+	leavesNothing(t)
+	c, conn := accepted(t)
+	want := process.Cred{PID: c.pid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	for range 2 {
+		if got, err := process.PeerCred(conn); got != want || err != nil {
+			t.Errorf("the peer is %v, %v, want %v", got, err, want)
+		}
+		c.end()
+	}
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	raw, err := file.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := process.PeerCred(raw); err == nil {
+		t.Errorf("a file has the peer %v", got)
+	}
+}

@@ -9,14 +9,19 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxArguments bounds what Arguments reads, in bytes.
 const maxArguments = 64 << 10
 
+// maxProgram bounds what Program returns, in bytes.
+const maxProgram = 64
+
 // Program returns the name of the program that the process runs, for display only: a process can choose it.
 // It is the last part of the executable's path or, where that may not be read, the thread's name, which is cut at 15
-// bytes. Characters that cannot be printed are shown as '?'. It is empty if the process is gone or not known.
+// bytes. What is no UTF-8 or cannot be printed is shown as '?', and no more than the first 64 bytes are returned. It is empty
+// if the process is gone or not known.
 func (h *Handle) Program() string {
 	name := h.executable()
 	if name == "" {
@@ -29,7 +34,20 @@ func (h *Handle) Program() string {
 	if h.pid <= 0 || h.check() != nil {
 		return ""
 	}
-	return strings.Map(printable, name)
+	return display(name)
+}
+
+// display returns a name as it may be shown: at most maxProgram bytes of whole, printable characters.
+func display(name string) string {
+	name = strings.Map(printable, strings.ToValidUTF8(name, "?"))
+	if len(name) <= maxProgram {
+		return name
+	}
+	end := maxProgram
+	for !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end]
 }
 
 // executable returns the last part of the executable's path, or nothing if that cannot be read.

@@ -3,6 +3,8 @@ package process
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 )
 
 const (
@@ -11,6 +13,54 @@ const (
 	// maxWalks is how often a walk is made when processes on the way end meanwhile.
 	maxWalks = 3
 )
+
+// Descendants returns the processes that are children of the process ancestor, or children of these, and so on, and have not been
+// waited for: each as it was when its part of /proc was read. One that is forked or gets another parent meanwhile may be missing.
+//
+// The error says that /proc itself could not be read. A process that cannot be read is left out.
+func Descendants(ancestor int) ([]ID, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, fmt.Errorf("look for descendants of process %d: %w", ancestor, err)
+	}
+	pids, err := numbers()
+	if err != nil {
+		return nil, fmt.Errorf("look for descendants of process %d: %w", ancestor, err)
+	}
+	children := map[int][]ID{}
+	for _, pid := range pids {
+		if pid == ancestor {
+			continue // whose parent's number may by now be that of a descendant
+		}
+		if st, err := readStat(pid); err == nil {
+			children[st.parent] = append(children[st.parent], ID{PID: pid, Start: st.start, Boot: boot})
+		}
+	}
+	found := children[ancestor]
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i].PID]...)
+	}
+	return found, nil
+}
+
+// numbers returns the numbers of all processes in /proc.
+func numbers() ([]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	names, err := dir.Readdirnames(-1)
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
 
 // A link is one step from a process to its parent.
 type link struct {

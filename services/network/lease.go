@@ -47,6 +47,9 @@ type Lease struct {
 	MAC string
 	// MTU is the network's, in bytes.
 	MTU int
+	// Broker is the path of the socket of the broker whose network service it is of. What a container's processes have in their environment as
+	// FAIRLEAD_SOCKET, beside FAIRLEAD_ADDRESS, lets the service find them when its record is lost.
+	Broker string
 
 	session *client.Session
 	done    chan struct{}
@@ -60,8 +63,9 @@ type Lease struct {
 //
 // Failures have the code wire.NotFound for an unknown network, wire.Conflict, naming the holder, for a hostname that is taken, wire.Exhausted for a
 // network all of whose addresses are held by the living, wire.Unavailable where addresses or the hostname are still kept from being given out, or
-// the lease cannot be recorded, wire.NotPermitted for a witness that is no descendant of this process, or those of Session.Call. The dead are never in
-// the way. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
+// the lease cannot be recorded, wire.NotPermitted for a witness that is no descendant of this process, wire.Unsupported where the session was opened in
+// a pid namespace that the network service cannot see into, or those of Session.Call. The dead are never in the way. What is about to be free is waited
+// for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
 func Allocate(ctx context.Context, session *client.Session, request Request) (*Lease, error) {
 	message := AllocateRequest{Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken()}
 	info, err := client.Call[LeaseInfo](ctx, session, MethodAllocate, message)
@@ -93,7 +97,7 @@ func newToken() string {
 // newLease makes a Lease of info, which has been checked.
 func newLease(session *client.Session, info LeaseInfo) *Lease {
 	l := &Lease{
-		ID: info.ID, Network: info.Network, Hostname: info.Hostname, MAC: info.MAC, MTU: info.MTU,
+		ID: info.ID, Network: info.Network, Hostname: info.Hostname, MAC: info.MAC, MTU: info.MTU, Broker: info.Broker,
 		session: session, done: make(chan struct{}),
 	}
 	for _, a := range info.Addresses {
@@ -135,12 +139,13 @@ func (l *Lease) AddWitness(ctx context.Context, pid int) error {
 }
 
 // Release gives the lease back. Where it has a living witness, its address and hostname are not given out before that is gone. Releasing
-// twice is no error. Failures are those of Session.Call.
+// twice is no error, also at the same time, or after a deadline that left open whether the first had arrived. Failures are those of Session.Call.
 func (l *Lease) Release(ctx context.Context) error {
 	if errors.Is(l.Err(), ErrReleased) {
 		return nil
 	}
-	if err := l.session.Call(ctx, MethodRelease, LeaseRef{Lease: l.ID}, nil); err != nil {
+	err := l.session.Call(ctx, MethodRelease, LeaseRef{Lease: l.ID}, nil)
+	if err != nil && !errors.Is(err, wire.NotFound) { // not found: it was released before
 		return err
 	}
 	l.forget()

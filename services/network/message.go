@@ -131,7 +131,7 @@ func checkNames(what, network, hostname string) error {
 	return nil
 }
 
-// A Holder is the process whose session allocated a lease. PID is 0 if it is in a pid namespace that the service cannot see.
+// A Holder is the process whose session allocated a lease. PID is its number in the pid namespace of the network service.
 type Holder struct {
 	PID int    `msgpack:"p,omitempty" json:"pid"`
 	UID uint32 `msgpack:"u,omitempty" json:"uid"`
@@ -148,8 +148,9 @@ type LeaseInfo struct {
 	MTU         int       `msgpack:"u" json:"mtu"`   // in bytes
 	State       string    `msgpack:"s" json:"state"` // State…
 	AllocatedAt wire.Time `msgpack:"t" json:"allocated_at"`
-	Session     string    `msgpack:"e" json:"session"` // the id of the session that allocated it
-	Holder      Holder    `msgpack:"o" json:"holder"`  // the client of that session
+	Session     string    `msgpack:"e" json:"session"`     // the id of the session that allocated it
+	Holder      Holder    `msgpack:"o" json:"holder"`      // the client of that session
+	Broker      string    `msgpack:"b,omitempty" json:"-"` // only in the reply to allocate: the path of the broker\'s socket
 }
 
 // Validate checks a LeaseInfo that was received.
@@ -170,7 +171,7 @@ func (l *LeaseInfo) Validate() error {
 	if _, err := net.ParseMAC(l.MAC); err != nil {
 		return wire.Errorf(wire.Malformed, "lease %s: MAC of %d bytes", l.ID, len(l.MAC))
 	}
-	if len(l.Addresses) == 0 || l.MTU < 0 || l.Holder.PID < 0 || len(l.State) > 32 || len(l.Session) > 64 {
+	if len(l.Addresses) == 0 || l.MTU < 0 || l.Holder.PID < 0 || len(l.State) > 32 || len(l.Session) > 64 || len(l.Broker) > 107 {
 		return wire.Errorf(wire.Malformed, "lease %s: %d addresses, MTU %d", l.ID, len(l.Addresses), l.MTU)
 	}
 	return checkAddresses(l.Addresses, l.Gateways)

@@ -105,7 +105,8 @@ func (c *Container) send(o order) error {
 	return c.encoder.Encode(o)
 }
 
-// Run lets the command run and returns when the whole container is gone. It can be called once.
+// Run lets the command run, with Environment(leases) added to its environment, and returns when the whole container is gone. It can
+// be called once.
 //
 // When one of leases is over or ctx ends, the container is ended: SIGTERM (and SIGCONT, for
 // what is stopped) to everything in it, then SIGKILL when Options.Grace is over.
@@ -140,7 +141,7 @@ func (c *Container) Run(ctx context.Context, leases ...*network.Lease) error {
 		return causeError(context.Cause(ctx), nil)
 	}
 	f := follower{Container: c}
-	f.sendErr = c.send(order{Kind: orderStart, Env: c.environ()})
+	f.sendErr = c.send(order{Kind: orderStart, Env: append(c.environ(), Environment(leases)...)})
 	f.follow(ctx)
 	<-c.gone
 	return f.result()

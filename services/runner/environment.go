@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // Environment returns the variables, in the form of exec.Cmd.Env, that tell a command its
@@ -14,9 +15,8 @@ import (
 // space. What a lease does not have is an empty variable, so that one inherited from an outer
 // container never shows.
 //
-// Run does not set them; a caller does, with
-//
-//	cmd.Env = append(cmd.Environ(), runner.Environment(leases)...)
+// FAIRLEAD_SOCKET is the broker's socket: by it and FAIRLEAD_ADDRESS the network service finds
+// containers whose leases it has no record of any more. Container.Run sets all of them.
 func Environment(leases []*network.Lease) []string {
 	var env []string
 	for i, lease := range leases {
@@ -31,6 +31,9 @@ func Environment(leases []*network.Lease) []string {
 			"FAIRLEAD_MAC"+suffix+"="+lease.MAC,
 			"FAIRLEAD_HOSTNAME"+suffix+"="+lease.Hostname,
 		)
+	}
+	if len(leases) > 0 && leases[0].Broker != "" {
+		env = append(env, socket.Variable+"="+leases[0].Broker)
 	}
 	return env
 }

@@ -22,14 +22,16 @@ func Signals() []os.Signal {
 }
 
 // Forward passes the signals that arrive on signals on to the command, from its start until
-// signals is closed or the container is gone. It blocks; run it beside Run. The caller owns
-// signals and the signal.Notify that fills it:
+// signals is closed or the container is gone. It blocks; run it beside Run, and wait for both. The
+// caller owns signals and the signal.Notify that fills it:
 //
 //	signals := make(chan os.Signal, 16)
 //	signal.Notify(signals, runner.Signals()...)
 //	defer signal.Stop(signals)
-//	go container.Forward(signals)
+//	var forwarding sync.WaitGroup
+//	forwarding.Go(func() { container.Forward(signals) })
 //	err := container.Run(ctx, lease)
+//	forwarding.Wait()
 //
 // While this process is in its terminal's foreground group, SIGINT, SIGQUIT, SIGTSTP and
 // SIGWINCH are not passed on: the terminal sends them to the whole group, the command

@@ -114,6 +114,15 @@ func closeOnExec() error {
 	return nil
 }
 
+func readNames(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
+}
+
 func takeOrders(decoder *gob.Decoder, orders chan<- order) {
 	defer close(orders)
 	for {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -60,8 +61,10 @@ func playRunner() int {
 	signal.Notify(signals, runner.Signals()...)
 	c, err := runner.Prepare(cmd, options())
 	if err == nil {
-		go c.Forward(signals)
+		var forwarding sync.WaitGroup
+		forwarding.Go(func() { c.Forward(signals) })
 		err = c.Run(context.Background())
+		forwarding.Wait()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

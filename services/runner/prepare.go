@@ -59,7 +59,7 @@ func Prepare(cmd *exec.Cmd, o Options) (*Container, error) {
 	if !ok {
 		return nil, err
 	}
-	o.logger().Warn("the command runs under a keeper, without namespaces", "err", refusal)
+	o.logger().Debug("the command runs under a keeper, without namespaces", "err", refusal)
 	c, err := prepare(cmd, o, mode{})
 	if err != nil {
 		return nil, err

@@ -39,7 +39,9 @@ func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (netwo
 	if err != nil {
 		return network.LeaseInfo{}, err
 	}
-	return l.info(), nil
+	info := l.info()
+	info.Broker = s.conf.Socket
+	return info, nil
 }
 
 // wish makes a wish of a request.
@@ -122,7 +124,6 @@ func (s *Server) take(ctx context.Context, w *wish) (*lease, error) {
 		if err := s.watch.Ask(); err != nil {
 			return nil, wire.Errorf(wire.Terminating, "the network service is being stopped")
 		}
-		s.sweep()
 		l, wait, err := s.takeOrWait(w, late)
 		if l != nil || err != nil {
 			return l, err
@@ -243,7 +244,11 @@ func (s *Server) doubtLocked(g *segment) error {
 		slices.Sort(pids)
 		who = "process " + some(pids)
 	}
-	return wire.Errorf(wire.Unavailable, "network %s gives no address out before the processes that could hold one are gone: %s (%v)", g.Name, who, s.doubt.reason)
+	why := ""
+	if s.doubt.reason != nil {
+		why = fmt.Sprintf(" (%v)", s.doubt.reason)
+	}
+	return wire.Errorf(wire.Unavailable, "network %s gives no address out before the processes that could hold one are gone: %s%s", g.Name, who, why)
 }
 
 // busyLocked says which leases are about to be free.

@@ -3,9 +3,12 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,57 +24,116 @@ const (
 	retryPause = 500 * time.Millisecond
 )
 
-// A Suspect is a process that could hold a lease which cannot be read any more.
-type Suspect struct {
-	// PID is its number.
-	PID int
-	// OpenedAt is when it opened its session. A process that started later is another one and no suspect. Zero: not known.
-	OpenedAt time.Time
-}
-
 // A doubt is that addresses may be held which the table does not show, because the record of an earlier instance is missing or damaged. While it
-// lasts, no address is given out. It lasts until no suspect lives and none is found any more. The Server's mutex guards it.
+// lasts, no address is given out. It lasts until no suspect lives and none is found any more; what cannot be found out counts as held. The Server's
+// mutex guards it.
 //
 // Every start without a record begins with it; a first one finds no suspects and ends it at once.
 type doubt struct {
-	reason   error // nil: none yet, this looks like a first start
+	reason   error         // nil: none yet, this looks like a first start
+	looked   chan struct{} // closed when there is a reason, or the doubt is over
 	suspects map[*keeper]struct{}
 	none     chan struct{} // closed when suspects becomes empty
 }
 
+func newDoubt(reason error) *doubt {
+	d := &doubt{looked: make(chan struct{}), suspects: map[*keeper]struct{}{}}
+	if reason != nil {
+		d.because(reason)
+	}
+	return d
+}
+
+// because gives the doubt its reason. The first one stays.
+func (d *doubt) because(reason error) {
+	if d.reason == nil {
+		d.reason = reason
+		close(d.looked)
+	}
+}
+
 // resolve finds the suspects, waits until all are gone, and ends the doubt when no more are found: a suspect may have started others.
 func (s *Server) resolve(ctx context.Context, read *reading) {
-	ids := append(s.askBroker(ctx, read.reason() != nil), read.suspects...)
+	named, ids := s.askBroker(ctx, read.reason() != nil), read.suspects
+	var said string
 	for ctx.Err() == nil {
-		found := append(ids, containers(s.conf.Socket)...)
-		if len(found) == 0 {
-			s.endDoubt()
-			return
-		}
-		none, err := s.suspect(found)
+		none, err := s.look(named, ids)
 		if err != nil {
-			s.log.Warn("cannot watch the processes that could hold an address", "err", err)
+			s.unsure(err)
+			if said != err.Error() {
+				said = err.Error()
+				s.log.Warn("no address is given out: it cannot be found out which processes could hold one", "err", err)
+			}
 			pause(ctx, retryPause)
 			continue
+		}
+		if none == nil {
+			s.endDoubt()
+			return
 		}
 		s.record.renew()
 		select {
 		case <-none:
-			ids = nil
+			named, ids = nil, nil
 		case <-ctx.Done():
 		}
 	}
 }
 
+// look finds the suspects: those that were named or written down, and the containers. It returns a channel that is closed when all are gone, and nil if
+// there are none.
+func (s *Server) look(named []int, ids []process.ID) (none <-chan struct{}, err error) {
+	clients, err := living(named)
+	if err != nil {
+		return nil, err
+	}
+	inside, err := containers(s.conf.Socket)
+	if err != nil {
+		return nil, err
+	}
+	found := slices.Concat(ids, clients, inside)
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return s.suspect(found)
+}
+
+// unsure says why it is not known what is held.
+func (s *Server) unsure(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubt.because(fmt.Errorf("there is no record of leases in %s, and the processes that could hold one cannot be looked for: %w", s.conf.StateDir, err))
+}
+
 // endDoubt gives out again what the table does not show.
 func (s *Server) endDoubt() {
 	s.mu.Lock()
+	if s.doubt.reason == nil {
+		close(s.doubt.looked)
+	}
 	s.doubt = nil
 	for _, g := range s.segments {
 		s.serveLocked(g)
 	}
 	s.unlock()
 	s.record.renew()
+}
+
+// awaitLook waits until it is known whether there is doubt, as a request for an address does.
+func (s *Server) awaitLook(ctx context.Context) {
+	s.mu.Lock()
+	d := s.doubt
+	s.mu.Unlock()
+	if d == nil {
+		return
+	}
+	timer := time.NewTimer(timeToWait(ctx))
+	defer timer.Stop()
+	select {
+	case <-d.looked:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -81,17 +143,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// askBroker returns the living clients of earlier sessions. Where it is known that a record was lost it asks for longer.
-func (s *Server) askBroker(ctx context.Context, lost bool) []process.ID {
+// askBroker returns the clients of earlier sessions. Where it is known that a record was lost it asks for longer.
+func (s *Server) askBroker(ctx context.Context, lost bool) []int {
 	if s.conf.Suspects == nil {
 		return nil
 	}
 	for began := time.Now(); ; pause(ctx, retryPause) {
 		once, cancel := context.WithTimeout(ctx, askWait)
-		suspects, err := s.conf.Suspects(once)
+		pids, err := s.conf.Suspects(once)
 		cancel()
 		if err == nil {
-			return living(suspects)
+			return pids
 		}
 		if !lost || ctx.Err() != nil || time.Since(began) > askAtMost {
 			s.log.Warn("cannot ask the broker which processes had sessions: only containers are looked for", "err", err)
@@ -100,27 +162,23 @@ func (s *Server) askBroker(ctx context.Context, lost bool) []process.ID {
 	}
 }
 
-// living returns the processes among suspects that live, and were there when their sessions were opened.
-func living(suspects []Suspect) []process.ID {
+// living returns the processes among pids that live. Whether one has its number since its session was opened cannot be told, for the clock may have been
+// set: one that has not is held for a client, which is safe.
+func living(pids []int) ([]process.ID, error) {
 	var ids []process.ID
-	for _, c := range suspects {
-		id, err := process.Identify(c.PID)
-		if err == nil && id.Alive() && (c.OpenedAt.IsZero() || startedBefore(id, c.OpenedAt)) {
+	for _, pid := range pids {
+		id, err := process.Identify(pid)
+		if errors.Is(err, process.ErrGone) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if id.Alive() {
 			ids = append(ids, id)
 		}
 	}
-	return ids
-}
-
-// startedBefore reports whether a process started before a moment, give or take a second: wall clocks may be set.
-func startedBefore(id process.ID, at time.Time) bool {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return true
-	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on all that Go runs on, see time(7)
-	age := time.Duration(now.Nano()) - time.Duration(id.Start)*tick
-	return time.Now().Add(-age).Before(at.Add(time.Second))
+	return ids, nil
 }
 
 // suspect watches the processes among ids that live. It returns a channel that is closed when none does any more.
@@ -141,8 +199,8 @@ func (s *Server) suspect(ids []process.ID) (none <-chan struct{}, err error) {
 	count := len(d.suspects)
 	if count == 0 {
 		close(d.none)
-	} else if d.reason == nil {
-		d.reason = fmt.Errorf("there is no record of leases in %s, and containers of an earlier instance live", s.conf.StateDir)
+	} else {
+		d.because(fmt.Errorf("there is no record of leases in %s, and processes that could hold one live", s.conf.StateDir))
 	}
 	reason := d.reason
 	s.unlock()
@@ -181,11 +239,14 @@ func (s *Server) clearedLocked(k *keeper) {
 }
 
 // containers returns the processes that live in containers of the broker at path: those whose environment has that path and an address. A process can
-// change its environment, and that of another user's may not be read: such ones are not found.
-func containers(path string) []process.ID {
+// change its environment, and that of another user's may not be read: such ones are not found. The error says that one could not be read that may be one.
+func containers(path string) ([]process.ID, error) {
+	if path == "" {
+		return nil, nil
+	}
 	entries, err := os.ReadDir("/proc")
-	if err != nil || path == "" {
-		return nil
+	if err != nil {
+		return nil, fmt.Errorf("look for containers: %w", err)
 	}
 	var ids []process.ID
 	for _, e := range entries {
@@ -193,19 +254,26 @@ func containers(path string) []process.ID {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		id, err := process.Identify(pid)
-		if err == nil && inContainer(pid, path) && id.Alive() {
+		id, inside, err := identifyContainer(pid, path)
+		switch {
+		case errors.Is(err, process.ErrGone), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), errors.Is(err, fs.ErrPermission):
+		case err != nil:
+			return nil, fmt.Errorf("look for containers: %w", err)
+		case inside && id.Alive():
 			ids = append(ids, id)
 		}
 	}
-	return ids
+	return ids, nil
 }
 
-// inContainer reports whether the environment of a process says that it is in a container of the broker at path.
-func inContainer(pid int, path string) bool {
+// identifyContainer says who the process pid is, and whether its environment says that it is in a container of the broker at path.
+func identifyContainer(pid int, path string) (id process.ID, inside bool, err error) {
+	if id, err = process.Identify(pid); err != nil {
+		return process.ID{}, false, err
+	}
 	environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
-		return false
+		return process.ID{}, false, err
 	}
 	var address, broker bool
 	for v := range bytes.SplitSeq(environ, []byte{0}) {
@@ -217,5 +285,5 @@ func inContainer(pid int, path string) bool {
 			broker = filepath.Clean(string(value)) == filepath.Clean(path)
 		}
 	}
-	return address && broker
+	return id, address && broker, nil
 }

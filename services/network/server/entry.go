@@ -47,7 +47,7 @@ type entry struct {
 	Session     string         `json:"session,omitempty"`
 	PID         int            `json:"pid,omitempty"`       // the holder, for display
 	UID         uint32         `json:"uid,omitempty"`       // the holder's
-	Holder      process.ID     `json:"holder,omitzero"`     // while its life keeps the lease; none if it has no number here
+	Holder      process.ID     `json:"holder,omitzero"`     // while its life keeps the lease
 	Left        bool           `json:"left,omitempty"`      // as after a leave
 	Witnesses   []process.ID   `json:"witnesses,omitempty"` // those that live
 	Process     process.ID     `json:"process,omitzero"`
@@ -130,7 +130,7 @@ func (e *entry) checkHold() error {
 			return fmt.Errorf("an empty address")
 		}
 	}
-	if !e.Holder.IsZero() {
+	if !e.Holder.IsZero() || !e.Left && len(e.Witnesses) == 0 { // else nothing is said of whom to ask for
 		if err := checkProcess(e.Holder); err != nil {
 			return err
 		}

@@ -21,8 +21,8 @@ type holder struct {
 
 	// Set once, before anybody else sees it:
 	socket syscall.RawConn
-	handle *process.Handle // nil where the kernel gives none: then the socket alone tells
-	id     process.ID      // zero without a handle
+	handle *process.Handle
+	id     process.ID
 	client network.Holder
 	err    error // why it cannot be a holder
 
@@ -74,7 +74,9 @@ func (s *Server) meet(h *holder) {
 		err = s.watchHolder(h)
 	}
 	if err != nil {
-		if !errors.Is(err, process.ErrGone) {
+		if _, ours := errors.AsType[*wire.Error](err); ours {
+			h.err = err
+		} else if !errors.Is(err, process.ErrGone) {
 			h.err = wire.Errorf(wire.Unavailable, "cannot watch the session, which has to hold the lease: %v", err)
 		}
 		s.left(h)
@@ -89,25 +91,26 @@ func (s *Server) meet(h *holder) {
 	})
 }
 
-// identify asks the kernel who is at the other end of the session.
+// identify asks the kernel who is at the other end of the session. Who cannot be written down gets no lease: after a crash of the service nobody could be
+// asked whether he lives.
 func (h *holder) identify() error {
-	peer := h.session.Peer()
-	h.client = network.Holder{PID: peer.PID, UID: peer.UID}
 	var err error
 	if h.socket, err = h.session.SyscallConn(); err != nil {
 		return err
 	}
-	handle, cred, err := process.FromPeer(h.socket)
-	if errors.Is(err, process.ErrGone) {
+	cred, err := process.PeerCred(h.socket)
+	if err != nil {
 		return err
 	}
-	if err != nil {
-		return nil // its socket still tells
+	h.client = network.Holder{PID: cred.PID, UID: cred.UID}
+	if cred.PID == 0 {
+		return wire.Errorf(wire.Unsupported, "the session was opened in a pid namespace that the network service cannot see into, so it could not find its holder "+
+			"again after a crash: open it from the pid namespace of the network service, or from one below that")
 	}
-	h.handle, h.client = handle, network.Holder{PID: cred.PID, UID: cred.UID}
-	if cred.PID != 0 {
-		h.id, err = identify(handle)
+	if h.handle, _, err = process.FromPeer(h.socket); err != nil {
+		return err
 	}
+	h.id, err = identify(h.handle)
 	return err
 }
 
@@ -130,24 +133,17 @@ func (s *Server) watchHolder(h *holder) error {
 	if err != nil {
 		return err
 	}
-	watches := []*watch.Watch{onSocket}
-	if h.handle != nil {
-		raw, _ := h.handle.SyscallConn()
-		onProcess, err := s.watch.Add(raw, watch.Process, gone)
-		if err != nil {
-			s.watch.Remove(onSocket)
-			return err
-		}
-		watches = append(watches, onProcess)
+	raw, _ := h.handle.SyscallConn()
+	onProcess, err := s.watch.Add(raw, watch.Process, gone)
+	if err != nil {
+		s.watch.Remove(onSocket)
+		return err
 	}
 	s.mu.Lock()
 	if h.gone {
-		s.forgetLocked(nil, watches...)
+		s.forgetLocked(nil, onSocket, onProcess)
 	} else {
-		h.watches = watches
-		if h.handle == nil {
-			s.blind[h] = struct{}{}
-		}
+		h.watches = []*watch.Watch{onSocket, onProcess}
 	}
 	s.unlock()
 	return nil
@@ -167,28 +163,9 @@ func (s *Server) part(h *holder, take func(*lease)) {
 	}
 	h.gone = true
 	delete(s.holders, h.session)
-	delete(s.blind, h)
 	for len(h.leases) > 0 {
 		take(h.leases[0])
 	}
 	s.forgetLocked(h.handle, h.watches...)
 	h.watches = nil
-}
-
-// sweep parts with the holders that are gone although no watch says so. Of one whose process is not known only the socket tells, and not while its session,
-// which has seen the end too, lets the socket go and has not run its hooks yet.
-func (s *Server) sweep() {
-	var gone []*holder
-	s.mu.Lock()
-	for h := range s.blind {
-		if h.session.Context().Err() != nil || h.socket.Control(func(uintptr) {}) != nil {
-			gone = append(gone, h)
-		}
-	}
-	s.mu.Unlock()
-	for _, h := range gone {
-		if end := h.session.End(); end.Origin != wire.Local || end.Code != wire.Terminating { // else its hook strands it
-			s.left(h)
-		}
-	}
 }

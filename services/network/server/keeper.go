@@ -87,10 +87,7 @@ func (s *Server) releaseLocked(k *keeper) {
 // witness returns a keeper for the process that a client names as a witness: a descendant of the client, so that nobody can keep an address for ever by
 // naming a process that is not his own.
 func (s *Server) witness(h *holder, pid int) (*keeper, error) {
-	switch {
-	case h.handle == nil:
-		return nil, wire.Errorf(wire.Unsupported, "witness %d: the kernel does not say which process opened the session", pid)
-	case h.client.PID == 0 || !ownNamespace(h.client.PID):
+	if !ownNamespace(h.client.PID) {
 		return nil, wire.Errorf(wire.Unsupported, "witness %d: the session was opened in another pid namespace, where numbers mean other processes: "+
 			"open it from the pid namespace of the network service", pid)
 	}

@@ -37,7 +37,7 @@ type lease struct {
 	from    *holder // who asked for it; nil if that was an earlier instance's
 	session string  // the id of the session that allocated it
 	client  network.Holder
-	former  process.ID // the process that counts as its holder; zero: none does any more, or it has no number here
+	former  process.ID // the process that counts as its holder; zero: none does any more
 	keepers []*keeper  // at most network.MaxWitnesses, and the former holder
 	// stranded: the service is stopped, and nobody looks at the former holder any more.
 	stranded bool

@@ -93,6 +93,31 @@ func TestALeaseEndsWithItsReleaseOrItsSession(t *testing.T) {
 	}
 }
 
+func TestReleasingTwiceIsNoError(t *testing.T) {
+	leavesNothing(t)
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
+	c := open(t, s.path)
+	l := allocate(t, c, network.Request{})
+	if err := c.Call(within(t, patience), network.MethodRelease, network.LeaseRef{Lease: l.ID}, nil); err != nil { // as one whose reply came too late
+		t.Fatal(err)
+	}
+	if err := l.Release(within(t, patience)); err != nil || !errors.Is(l.Err(), network.ErrReleased) {
+		t.Errorf("after one that had arrived: %v, and the lease says %v", err, l.Err())
+	}
+	for range 20 {
+		l := allocate(t, c, network.Request{})
+		var releasing sync.WaitGroup
+		for range 4 {
+			releasing.Go(func() {
+				if err := l.Release(within(t, patience)); err != nil {
+					t.Errorf("four at a time: %v", err)
+				}
+			})
+		}
+		releasing.Wait()
+	}
+}
+
 func TestAConflictNamesTheHolderUntilItIsKilled(t *testing.T) {
 	leavesNothing(t)
 	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,6 +48,8 @@ func TestMain(m *testing.M) {
 		io.Copy(io.Discard, os.NewFile(3, "lifeline"))
 	case "service":
 		serviceMain(os.Args[1], os.Args[2], os.Args[3])
+	case "starved":
+		starvedMain(os.Args[1], os.Args[2], os.Args[3])
 	}
 }
 
@@ -83,6 +87,10 @@ func listen(path string, c server.Config) (*service, error) {
 	s.serving.Go(func() {
 		for {
 			conn, err := listener.AcceptUnix()
+			if errors.Is(err, syscall.EMFILE) {
+				time.Sleep(time.Millisecond) // until there are descriptors again
+				continue
+			}
 			if err != nil {
 				return
 			}
@@ -214,6 +222,32 @@ func serviceMain(path, stateDir, text string) {
 		_, err = listen(path, server.Config{Networks: []server.Network{n}, StateDir: stateDir, Socket: path})
 	}
 	fmt.Println("ready", err)
+	io.Copy(io.Discard, os.Stdin)
+}
+
+// starvedMain is a service that has no descriptor left when it looks for who could hold an address, until its test gives it some. It looks for the
+// process that the broker names or, if suspect is empty, for containers. It prints what it logs.
+func starvedMain(path, stateDir, suspect string) {
+	listening := make(chan struct{})
+	c := server.Config{StateDir: stateDir, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil))}
+	var named []int
+	if pid, err := strconv.Atoi(suspect); err == nil {
+		named = []int{pid}
+	} else {
+		c.Socket = path
+	}
+	c.Suspects = func(context.Context) ([]int, error) {
+		<-listening
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: 1024})
+		return named, nil
+	}
+	n, err := server.ParseNetwork("default=10.9.0.0/24")
+	if err == nil {
+		c.Networks = []server.Network{n}
+		_, err = listen(path, c)
+	}
+	fmt.Println("ready", err)
+	close(listening)
 	io.Copy(io.Discard, os.Stdin)
 }
 

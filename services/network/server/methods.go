@@ -152,13 +152,14 @@ func (s *Server) lookup(_ context.Context, r network.LookupRequest) (network.Lea
 }
 
 // networks serves network.MethodNetworks.
-func (s *Server) networks(context.Context, struct{}) (network.NetworkList, error) {
+func (s *Server) networks(ctx context.Context, _ struct{}) (network.NetworkList, error) {
+	s.awaitLook(ctx)
 	s.watch.Ask()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := network.NetworkList{Networks: []network.NetworkInfo{}}
 	for _, name := range slices.Sorted(maps.Keys(s.segments)) {
-		list.Networks = append(list.Networks, s.segments[name].info(s.doubt != nil && s.doubt.reason != nil))
+		list.Networks = append(list.Networks, s.segments[name].info(s.doubt != nil))
 	}
 	return list, nil
 }

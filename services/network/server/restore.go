@@ -23,7 +23,7 @@ func (s *Server) restore(read *reading) error {
 	}
 	s.mu.Lock()
 	if read.damage != nil || read.doubt || read.fresh {
-		s.doubt = &doubt{reason: read.reason(), suspects: map[*keeper]struct{}{}}
+		s.doubt = newDoubt(read.reason())
 	}
 	orphans := len(s.leases)
 	s.mu.Unlock()
@@ -53,7 +53,6 @@ type restorer struct {
 	*Server
 	keepers map[process.ID]*keeper // nil: the process is gone
 	misfits int
-	unknown int
 }
 
 // release lets the keepers go that got no lease.
@@ -72,9 +71,6 @@ func (r *restorer) report() {
 	if r.misfits > 0 {
 		r.log.Warn(fmt.Sprintf("%d leases of an earlier instance are held by living processes and are in no network of this one", r.misfits))
 	}
-	if r.unknown > 0 {
-		r.log.Warn(fmt.Sprintf("%d leases of an earlier instance are dropped: their holders are in a foreign pid namespace and cannot be asked for", r.unknown))
-	}
 }
 
 // restore takes one lease over, if a keeper lives and its address is in a network.
@@ -92,9 +88,6 @@ func (r *restorer) restore(e entry) error {
 		if k != nil {
 			living = append(living, k)
 		}
-	}
-	if len(ids) == 0 && !e.Left {
-		r.unknown++
 	}
 	if len(living) == 0 {
 		return nil

@@ -27,9 +27,9 @@ type Config struct {
 	// Socket is the path of the broker's socket. A container knows it as FAIRLEAD_SOCKET: it is by this that the containers of an earlier instance are
 	// found whose leases cannot be read. Empty: none is found.
 	Socket string
-	// Suspects returns the clients of sessions that instances of the service before this one had, open or closed, as far as the broker knows. It is
-	// called where the record of an earlier instance is missing or damaged, and at a first start. Nil: there are none.
-	Suspects func(context.Context) ([]Suspect, error)
+	// Suspects returns the numbers of the processes that were clients of sessions of the instances before this one, open or closed, as far as the broker
+	// knows. It is called where the record of an earlier instance is missing or damaged, and at a first start. Nil: there are none.
+	Suspects func(context.Context) ([]int, error)
 	// Logger is told of faults, and of what is kept from being given out; nil: nobody is.
 	Logger *slog.Logger
 }
@@ -48,8 +48,7 @@ type Server struct {
 	segments map[string]*segment
 	leases   map[string]*lease
 	holders  map[*session.Session]*holder
-	blind    map[*holder]struct{} // those whose process is not known
-	doubt    *doubt               // nil: all that is held is known
+	doubt    *doubt // nil: all that is held is known
 	unneeded []unneeded
 }
 
@@ -67,7 +66,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		conf: c, log: c.Logger,
-		segments: map[string]*segment{}, leases: map[string]*lease{}, holders: map[*session.Session]*holder{}, blind: map[*holder]struct{}{},
+		segments: map[string]*segment{}, leases: map[string]*lease{}, holders: map[*session.Session]*holder{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -182,7 +181,7 @@ func (s *Server) snapshot() []entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var entries []entry
-	if s.doubt != nil && s.doubt.reason != nil {
+	if s.doubt != nil { // also where it is not known yet whether there is a reason: this instance may be killed before it is
 		entries = append(entries, entry{Kind: entryDoubt})
 		for k := range s.doubt.suspects {
 			entries = append(entries, entry{Kind: entrySuspect, Process: k.id})

@@ -1,0 +1,108 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+func TestThePagesOfAListAreCompleteAlsoIfASessionBetweenThemCloses(t *testing.T) {
+	const all, page = 2100, 2000
+	b := brokertest.Start(t)
+	control, err := register(b.Socket, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}})
+	must(t, err)
+	defer lose(control)
+	tell := func(infos ...wire.SessionInfo) {
+		t.Helper()
+		must(t, control.Call(within(t, patience), wire.MethodSessions, wire.Sessions{Sessions: infos}, nil))
+	}
+	began := time.Now().UnixNano()
+	var infos []wire.SessionInfo
+	for n := range all {
+		infos = append(infos, wire.SessionInfo{ID: session.NewID(), Endpoint: echoEndpoint, OpenedAt: began + int64(n/2)}) // two at a time
+		if len(infos)%wire.MaxBatch == 0 {
+			tell(infos[len(infos)-wire.MaxBatch:]...)
+		}
+	}
+	first := ask[broker.Sessions](t, b, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint})
+	if len(first.Sessions) != page || first.Next == "" {
+		t.Fatalf("page 1 has %d sessions, want %d, and %q as the next", len(first.Sessions), page, first.Next)
+	}
+	last := first.Sessions[page-1]
+	tell(wire.SessionInfo{ID: last.ID, Endpoint: echoEndpoint, ClosedAt: time.Now().UnixNano(), End: &wire.End{Code: wire.Invalid, Origin: wire.Peer}})
+	second := ask[broker.Sessions](t, b, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint, After: first.Next})
+	if second.Next != "" {
+		t.Errorf("there is a page 3, after %q", second.Next)
+	}
+	listed := map[string]int{}
+	for _, s := range append(first.Sessions, second.Sessions...) {
+		listed[s.ID]++
+	}
+	for _, info := range infos {
+		if listed[info.ID] != 1 {
+			t.Errorf("a session is listed %d times", listed[info.ID])
+		}
+	}
+}
+
+func TestSessionsOutliveTheBrokerAndAreListedByTheNext(t *testing.T) {
+	b := brokertest.Start(t)
+	b.Serve(echoServer())
+	var all []*client.Session
+	for i := range 250 { // more than two batches
+		all = append(all, b.Dial(echoEndpoint, client.Options{Title: fmt.Sprint(i)}))
+	}
+	b.Stop()
+	for _, s := range all {
+		if _, err := client.Call[echoReply](within(t, 5*time.Second), s, "echo", echoRequest{"hi"}); err != nil {
+			t.Fatalf("without a broker: %v", err)
+		}
+	}
+	b.Restart()
+	until(t, "all sessions are listed", func() bool {
+		open := map[string]bool{}
+		for _, s := range sessions(t, b, broker.SessionsRequest{Endpoint: echoEndpoint}) {
+			open[s.ID] = true
+		}
+		return !slices.ContainsFunc(all, func(s *client.Session) bool { return !open[s.ID()] })
+	})
+}
+
+const crowd = 1500
+
+// openMany opens sessions, says when they are open, and stays.
+func openMany() {
+	for range crowd {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		_, err := client.Dial(ctx, echoEndpoint, client.Options{})
+		fail(err)
+		cancel()
+	}
+	fmt.Println("open")
+	os.Stdin.Read(make([]byte, 1))
+}
+
+func TestAllSessionsOfAClientThatIsKilledAreClosed(t *testing.T) {
+	b := brokertest.Start(t)
+	server := b.Serve(echoServer())
+	files := descriptors(t, os.Getpid())
+	p := play(t, "crowd", "", b.Socket)
+	p.line(t)
+	until(t, "all are listed", func() bool { return len(sessions(t, b, broker.SessionsRequest{Endpoint: echoEndpoint})) == crowd })
+	p.kill()
+	until(t, "none is listed as open", func() bool { return len(sessions(t, b, broker.SessionsRequest{Endpoint: echoEndpoint})) == 0 })
+	until(t, "none has left a descriptor", func() bool { return descriptors(t, os.Getpid()) <= files })
+	if status := ask[broker.Status](t, b, broker.MethodStatus, nil); status.Closed < crowd {
+		t.Errorf("%d sessions have closed, want %d at least", status.Closed, crowd)
+	}
+	must(t, server.Stop())
+}

@@ -1,0 +1,130 @@
+package broker_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+func TestAFirstFrameThatClaimsALargeBodyIsRefusedBeforeItCostsMemory(t *testing.T) {
+	b := brokertest.Start(t)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	claim := wire.Header{Kind: wire.KindLarge, Length: wire.MaxLarge}.Append(nil)
+	const crowd = 150
+	var all []*net.UnixConn
+	for range crowd {
+		conn, err := connect(b.Socket)
+		must(t, err)
+		defer conn.Close()
+		_, err = conn.Write(claim)
+		must(t, err)
+		all = append(all, conn)
+	}
+	for _, conn := range all {
+		if err := answer(conn); !errors.Is(err, wire.Malformed) {
+			t.Fatalf("%v, want %s", err, wire.Malformed)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if cost := after.TotalAlloc - before.TotalAlloc; cost > crowd*wire.MaxLarge/10 {
+		t.Errorf("%d bytes for %d connections", cost, crowd)
+	}
+}
+
+// knockers is how many strangers there are: more than a broker waits for whose first frame has not come.
+const knockers = 1100
+
+// knockAsStrangers opens connections, says nothing on them, and prints how many were told that they are not permitted. They stay until its input ends.
+func knockAsStrangers() {
+	var all []*net.UnixConn
+	for range knockers {
+		conn, err := connect(os.Getenv(socket.Variable))
+		fail(err)
+		conn.SetDeadline(time.Now().Add(2 * time.Second)) // less than a broker waits for a first frame
+		all = append(all, conn)
+	}
+	refused := 0
+	for _, conn := range all {
+		if errors.Is(answer(conn), wire.NotPermitted) {
+			refused++
+		}
+	}
+	fmt.Println(refused)
+	os.Stdin.Read(make([]byte, 1))
+}
+
+// asStranger returns a command that runs a copy of this test's binary as another user.
+func asStranger(t *testing.T) *exec.Cmd {
+	t.Helper()
+	folder := brokertest.Socket(t) + ".copy"
+	program, err := os.ReadFile("/proc/self/exe")
+	must(t, err, os.Chmod(filepath.Dir(folder), 0o755), os.Mkdir(folder, 0o755), os.WriteFile(filepath.Join(folder, "program"), program, 0o755))
+	cmd := exec.Command(filepath.Join(folder, "program"))
+	cmd.Dir = folder
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	return cmd
+}
+
+func TestStrangersAreTurnedAwayBeforeTheySayAnythingAndTakeNobodysPlace(t *testing.T) {
+	needsRoot(t)
+	b := brokertest.Start(t)
+	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
+	strangers := playWith(t, asStranger(t), "strangers", "", b.Socket)
+	if got, want := strangers.line(t), fmt.Sprint(knockers); got != want {
+		t.Errorf("%s strangers are told that they are not permitted, want %s", got, want)
+	}
+	if status := ask[broker.Status](t, b, broker.MethodStatus, nil); status.Denied != knockers {
+		t.Errorf("%d are counted as denied, want %d", status.Denied, knockers)
+	}
+}
+
+func TestOpensBeyondTheMostThatWaitAreRefusedAndThoseWhoLeaveFreeTheirPlace(t *testing.T) {
+	const most, rest = 2048, 50
+	keepsWhatIsLeft(t)
+	b := brokertest.StartWith(t, broker.Config{StartTimeout: time.Minute, Services: []broker.Service{
+		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/bin/sleep", "1000"}},
+	}})
+	ask[broker.Status](t, b, broker.MethodStatus, nil) // what a first open leaves open is open now
+	files := descriptors(t, os.Getpid())
+	refused := make(chan error, most+rest)
+	open := func() *net.UnixConn {
+		conn, err := connect(b.Socket)
+		must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: startedEndpoint}))
+		go func() { refused <- answer(conn) }()
+		return conn
+	}
+	var all []*net.UnixConn
+	for range most + rest {
+		all = append(all, open())
+	}
+	for range rest {
+		if err := <-refused; !errors.Is(err, wire.OverQuota) {
+			t.Fatalf("refused with %v, want %s", err, wire.OverQuota)
+		}
+	}
+	if _, err := client.Dial(within(t, patience), startedEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.OverQuota) {
+		t.Errorf("one more: %v, want %s", err, wire.OverQuota)
+	}
+	for _, conn := range all {
+		conn.Close()
+	}
+	const starting = 5 // the lock, the control connection and the handles of the process that does not register
+	until(t, "those who left have left no descriptors", func() bool { return descriptors(t, os.Getpid()) <= files+starting })
+	if _, err := client.Dial(within(t, 100*time.Millisecond), startedEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.DeadlineExceeded) {
+		t.Errorf("an open when all have left: %v, want it to wait", err)
+	}
+}

@@ -1,0 +1,4 @@
+package main
+
+// Run runs a command line.
+var Run = run

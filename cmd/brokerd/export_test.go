@@ -1,0 +1,4 @@
+package main
+
+// ServePath is how the broker's socket is chosen.
+var ServePath = servePath
