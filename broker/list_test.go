@@ -37,9 +37,13 @@ func TestThePagesOfAListAreCompleteAlsoIfASessionBetweenThemCloses(t *testing.T)
 	if len(first.Sessions) != page || first.Next == "" {
 		t.Fatalf("page 1 has %d sessions, want %d, and %q as the next", len(first.Sessions), page, first.Next)
 	}
+	next := broker.SessionsRequest{Endpoint: echoEndpoint, After: first.Next}
+	if second := sessions(t, b, next); len(second) != all-page {
+		t.Errorf("page 2 has %d sessions, want %d", len(second), all-page)
+	}
 	last := first.Sessions[page-1]
 	tell(wire.SessionInfo{ID: last.ID, Endpoint: echoEndpoint, ClosedAt: time.Now().UnixNano(), End: &wire.End{Code: wire.Invalid, Origin: wire.Peer}})
-	second := ask[broker.Sessions](t, b, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint, After: first.Next})
+	second := ask[broker.Sessions](t, b, broker.MethodSessions, next)
 	if second.Next != "" {
 		t.Errorf("there is a page 3, after %q", second.Next)
 	}

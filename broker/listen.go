@@ -40,7 +40,7 @@ func listen(path string) (*listener, error) {
 	if err := socket.CheckFolder(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	lock, err := lockFile(path + ".lock")
+	lock, err := patientLock(path + ".lock")
 	if errors.Is(err, wire.Conflict) {
 		return nil, wire.Errorf(wire.Conflict, "another broker runs at %s: it holds %s.lock", path, path)
 	}
@@ -101,6 +101,17 @@ func Lock(path string) (*os.File, error) {
 	return lockFile(path)
 }
 
+// patientLock is lockFile, and waits a moment where the lock is held: a broker that was killed while it started a process leaves it to that process until it has
+// executed its program.
+func patientLock(path string) (*os.File, error) {
+	for until := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
+		f, err := lockFile(path)
+		if !errors.Is(err, wire.Conflict) || time.Now().After(until) {
+			return f, err
+		}
+	}
+}
+
 // lockFile opens and locks a file of this user, which it makes. It follows no link.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
@@ -125,6 +136,9 @@ func ownRegular(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.Mode().IsRegular() && int(stat.Uid) == os.Geteuid()
 }
+
+// lockWait is how long a broker waits for the lock of one that is going.
+const lockWait = time.Second
 
 const (
 	acceptPauseFirst = 10 * time.Millisecond

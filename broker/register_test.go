@@ -75,6 +75,7 @@ func registerOverAndOver() {
 		}
 		fail(err)
 		lose(control)
+		r.Sessions = nil // that it is still there goes without saying
 	}
 	fmt.Println("done")
 	os.Stdin.Read(make([]byte, 1))

@@ -142,14 +142,20 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 		return err
 	}
 	conn.SetDeadline(time.Time{})
+	h.mu.Lock() // who asks for the session, once a call on it was answered, finds it
 	s, err := session.New(conn, session.Config{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, Peer: peer,
 		Handler: mux, Send: o.Limits, Receive: limits, Logger: h.log,
 	})
+	begun := &hosted{Session: s, client: client}
+	if err == nil {
+		h.sessions[o.Session] = begun
+	}
+	h.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	h.add(&hosted{Session: s, client: client}, wire.SessionInfo{
+	h.add(begun, wire.SessionInfo{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: s.Started().UnixNano(), Client: peer,
 	})
 	return nil
@@ -171,7 +177,7 @@ func (h *Host) ask(o Opening) (err error) {
 	return h.conf.Accept(ctx, o)
 }
 
-// add enters a session that has begun, and has it leave when it ends.
+// add tells of a session that has begun, and has it leave when it ends.
 func (h *Host) add(s *hosted, info wire.SessionInfo) {
 	if s.client != nil {
 		raw, err := s.client.SyscallConn()
@@ -182,9 +188,6 @@ func (h *Host) add(s *hosted, info wire.SessionInfo) {
 			h.log.Warn("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", info.Client.PID, "err", err)
 		}
 	}
-	h.mu.Lock()
-	h.sessions[s.ID()] = s
-	h.mu.Unlock()
 	h.news.opened(info)
 	s.OnEnd(func(end wire.End) { h.left(s, end) })
 	if h.conf.Opened != nil {

@@ -107,6 +107,25 @@ func TestTwoServersOfAProcessOutliveABrokerWithTheirSessions(t *testing.T) {
 	}
 }
 
+// stop stops a child, and returns when it is stopped.
+func stop(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(pid, &status, syscall.WUNTRACED, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || !status.Stopped() {
+			t.Fatalf("process %d has not stopped: %v, %#x", pid, err, status)
+		}
+		return
+	}
+}
+
 // state is how much a process has open.
 type state struct{ Goroutines, Descriptors int }
 
@@ -160,7 +179,7 @@ func TestAnInstanceThatIsRefusedOverAndOverLeavesNothingAndKeepsItsSessions(t *t
 	}
 	look()
 
-	cmd.Process.Signal(syscall.SIGSTOP) // while another takes its name
+	stop(t, cmd.Process.Pid) // while another takes its name
 	b.Restart()
 	b.Serve(echoServer(endpoint))
 	cmd.Process.Signal(syscall.SIGCONT)

@@ -136,19 +136,26 @@ func TestNoSessionHoweverOddCostsAnInstanceItsRegistration(t *testing.T) {
 	}
 }
 
-func TestABatchOfLongestTitlesIsTold(t *testing.T) {
+func TestSessionsThatEndWithoutABrokerAreToldInBatchesThatFit(t *testing.T) {
+	const all = 2 * wire.MaxBatch
 	b := brokertest.Start(t)
-	b.Serve(echoServer(endpoint))
+	opened := make(chan *session.Session, all)
+	server := echoServer(endpoint)
+	server.Opened = func(s *session.Session) { opened <- s }
+	b.Serve(server)
 	title := strings.Repeat("t", wire.MaxTitle)
-	const all = 3 * wire.MaxBatch
 	for range all {
 		b.Dial(endpoint, client.Options{Title: title})
 	}
-	b.Restart() // all are told at once
-	until(t, "all are listed", func() bool {
+	b.Stop()
+	for range all {
+		wait(t, "a session", opened).Abort(wire.End{Code: wire.Invalid, Origin: wire.Local, Text: strings.Repeat("x", 10<<10)})
+	}
+	b.Restart()
+	until(t, "all are listed as closed", func() bool {
 		listed := 0
-		for _, s := range sessions(t, b, broker.SessionOpen) {
-			if s.Title == title {
+		for _, s := range sessions(t, b, broker.SessionClosed) {
+			if s.Title == title && len(s.End.Text) == wire.MaxText {
 				listed++
 			}
 		}
@@ -174,7 +181,9 @@ func TestAServerStopsWithinABoundWhateverItsAuthorsFunctionsDo(t *testing.T) {
 			mux := services.NewMux()
 			services.Handle(mux, "hang", func(context.Context, text) (text, error) {
 				began <- struct{}{}
-				test.handle(forever)
+				if test.handle != nil {
+					test.handle(forever)
+				}
 				return text{}, nil
 			})
 			server := services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}, Drain: 100 * time.Millisecond}

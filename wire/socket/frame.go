@@ -55,6 +55,10 @@ func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, e
 		files = append(files, got...)
 		truncated = truncated || flags&unix.MSG_CTRUNC != 0
 		at += n
+		if most := wire.MaxFiles + 1; len(files) > most { // a frame can be long, and each of its bytes have descriptors; so many are too many already
+			CloseFiles(files[most:])
+			files = files[:most]
+		}
 		switch {
 		case err == nil && n == 0, errors.Is(err, io.EOF):
 			if at == 0 {

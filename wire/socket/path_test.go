@@ -104,6 +104,24 @@ func TestTheFolderOfASocketIsNobodyElses(t *testing.T) {
 	}
 }
 
+func TestAFolderOfAnotherUserIsForRootToLookAtOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make the folder of another user")
+	}
+	folder := t.TempDir()
+	if err := os.Chown(folder, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	for name, check := range map[string]func(string) error{"of a broker's own": socket.CheckFolder, "of its services": socket.CheckPrivate} {
+		if err := check(folder); !errors.Is(err, wire.NotPermitted) || !strings.Contains(err.Error(), folder) {
+			t.Errorf("the folder %s: %v, want %s and its name", name, err, wire.NotPermitted)
+		}
+	}
+	if _, _, err := socket.Connect(t.Context(), filepath.Join(folder, "broker.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("connect: %v, want %v", err, os.ErrNotExist)
+	}
+}
+
 func TestANameThatSaysThereIsNoBrokerSaysSo(t *testing.T) {
 	leavesNothing(t)
 	path := filepath.Join(t.TempDir(), "broker.sock")
