@@ -58,6 +58,7 @@ type Broker struct {
 	unread   chan struct{}
 	waiting  chan struct{}
 	denied   atomic.Int64
+	denials  denials
 	work     sync.WaitGroup
 	ctx      context.Context // ends when the broker is stopped
 	cancel   context.CancelFunc
@@ -91,6 +92,7 @@ func New(c Config) (*Broker, error) {
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
+	b.denials.log = b.log
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, s := range c.Services {
 		if err := b.declare(s); err != nil {
@@ -155,6 +157,9 @@ func (b *Broker) welcome(conn *net.UnixConn) {
 	if err != nil {
 		peer.handle.Close()
 		b.refuse(conn, err)
+		if wire.CodeOf(err) == wire.NotPermitted {
+			b.denials.warn("denied", "peer", peer.PID, "uid", peer.UID)
+		}
 		return
 	}
 	switch f.Kind {
@@ -212,7 +217,6 @@ func (b *Broker) permitted(p party) error {
 		return nil
 	}
 	b.denied.Add(1)
-	b.log.Warn("denied", "peer", p.PID, "uid", p.UID)
 	return wire.Errorf(wire.NotPermitted, "this broker serves uid %d and root only, and not uid %d", b.self.UID, p.UID)
 }
 

@@ -31,9 +31,7 @@ func (b *Broker) serveEndpoint() (err error) {
 // takeNews enters what the broker's own host has to tell into the table.
 func (b *Broker) takeNews(i *instance) {
 	for {
-		for _, info := range b.local.Take() {
-			b.table.update(info, i)
-		}
+		b.tell(i, b.local.Take())
 		select {
 		case <-b.local.News():
 		case <-b.ctx.Done():

@@ -120,8 +120,8 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 		err = b.claim(i, conn)
 	}
 	if err != nil {
-		b.log.Warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
 		b.refuse(conn, err)
+		b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
 		return
 	}
 	defer context.AfterFunc(b.ctx, func() {
@@ -130,9 +130,7 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 	defer b.finish(i)
 	gone, unwatch := b.watchProcess(i.handle)
 	defer unwatch()
-	for _, info := range sessions {
-		b.table.update(info, i)
-	}
+	b.tell(i, sessions)
 	if s := b.declared[i.service]; s != nil {
 		s.registered(i, st)
 	}
@@ -230,6 +228,21 @@ func (b *Broker) unregister(i *instance) {
 	}
 }
 
+// tell enters what an instance tells of its sessions into the table.
+func (b *Broker) tell(i *instance, sessions []wire.SessionInfo) error {
+	for _, info := range sessions {
+		if err := b.table.update(info, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// same reports whether both are registrations of one process for one service.
+func (i *instance) same(other *instance) bool {
+	return i == other || i.control != nil && i.id == other.id && i.service == other.service
+}
+
 // A lineage is one process as an instance of one service: all its registrations.
 type lineage struct {
 	process.ID
@@ -303,10 +316,7 @@ func (b *Broker) watchProcess(h *process.Handle) (gone <-chan struct{}, stop fun
 func (b *Broker) controlMux(i *instance) *services.Mux {
 	mux := services.NewMux()
 	services.Handle(mux, wire.MethodSessions, func(_ context.Context, news wire.Sessions) (any, error) {
-		for _, info := range news.Sessions {
-			b.table.update(info, i)
-		}
-		return nil, nil
+		return nil, b.tell(i, news.Sessions)
 	})
 	return mux
 }

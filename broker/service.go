@@ -326,14 +326,14 @@ func (s *service) unregistered(i *instance) {
 // finish ends a start, once.
 func (s *service) finish(st *start, i *instance, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.starting != st {
-		return
+	first := s.starting == st
+	if first {
+		s.starting = nil
+		st.instance, st.err = i, err
+		close(st.done)
 	}
-	s.starting = nil
-	st.instance, st.err = i, err
-	close(st.done)
-	if err != nil {
+	s.mu.Unlock()
+	if first && err != nil {
 		s.b.log.Error("start failed", "service", s.Name, "instance", st.number, "code", wire.CodeOf(err), "err", err)
 	}
 }
@@ -355,8 +355,12 @@ func (s *service) stop() {
 		select {
 		case <-st.exited:
 		case <-ctx.Done():
-			s.kill(st.number, st.handle)
-			<-st.exited
+			select {
+			case <-st.exited:
+			default:
+				s.kill(st.number, st.handle)
+				<-st.exited
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,8 @@ import (
 const (
 	// keptClosed is how many closed sessions the table keeps; older ones are forgotten first.
 	keptClosed = 1000
+	// maxLive is how many open sessions instances may tell of.
+	maxLive = 100_000
 	// openingMost is how long a hand-over may be on its way before it counts as lost.
 	openingMost = 5 * time.Minute
 	// pageSize is how many sessions one reply lists.
@@ -27,8 +30,9 @@ var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "
 type table struct {
 	mu     sync.Mutex
 	live   map[string]*entry
-	closed []Session // oldest first
-	total  int64     // closed since the broker started
+	closed map[string]Session // by id
+	order  []string           // of the closed, oldest first
+	total  int64              // closed since the broker started
 }
 
 type entry struct {
@@ -36,7 +40,7 @@ type entry struct {
 	instance *instance
 }
 
-func newTable() *table { return &table{live: map[string]*entry{}} }
+func newTable() *table { return &table{live: map[string]*entry{}, closed: map[string]Session{}} }
 
 // begin enters a session that is being handed over.
 func (t *table) begin(s Session, i *instance) {
@@ -53,44 +57,40 @@ func (t *table) drop(id string) {
 	delete(t.live, id)
 }
 
-// update takes what an instance tells of a session.
-func (t *table) update(info wire.SessionInfo, i *instance) {
+// update takes what an instance tells of a session of its own: one that was handed to it, or, after a broker's restart, one that nobody has told of. What it
+// tells of others' is ignored. It fails with wire.OverQuota if the table is full.
+func (t *table) update(info wire.SessionInfo, i *instance) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.live[info.ID]
-	if e == nil {
+	switch {
+	case e != nil && !e.instance.same(i), e == nil && !slices.Contains(i.endpoints, info.Endpoint):
+		return nil
+	case e == nil && len(t.live) >= maxLive:
+		return wire.Errorf(wire.OverQuota, "more than %d sessions are open", maxLive)
+	case e == nil:
 		e = &entry{Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: wire.Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
 	}
-	e.instance = i
 	if info.End != nil {
 		t.closeLocked(e, *info.End, wire.Time(info.ClosedAt))
-		return
+		return nil
 	}
-	if !t.reopenLocked(info.ID) {
-		return
+	if t.reopenLocked(info.ID) {
+		e.State, e.instance = SessionOpen, i
+		t.live[info.ID] = e
 	}
-	e.State, e.OpenedAt = SessionOpen, wire.Time(info.OpenedAt)
-	t.live[info.ID] = e
+	return nil
 }
 
 // reopenLocked reports whether a session may be open: it is not known to be closed, or only because it was not heard of, as of an instance that was stopped
 // for a time.
 func (t *table) reopenLocked(id string) bool {
-	i := slices.IndexFunc(t.closed, func(s Session) bool { return s.ID == id })
-	if i < 0 {
-		return true
-	}
-	if *t.closed[i].End != lostOnTheWay {
+	s, closed := t.closed[id]
+	if closed && *s.End != lostOnTheWay {
 		return false
 	}
-	t.closed = slices.Delete(t.closed, i, i+1)
-	t.total--
+	delete(t.closed, id)
 	return true
-}
-
-// isClosedLocked reports whether a session is known to be closed, so that late news do not open it again.
-func (t *table) isClosedLocked(id string) bool {
-	return slices.ContainsFunc(t.closed, func(s Session) bool { return s.ID == id })
 }
 
 // move gives the sessions of one registration to the next one of the same process.
@@ -117,15 +117,17 @@ func (t *table) end(i *instance, end wire.End) {
 
 func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 	delete(t.live, e.ID)
-	if t.isClosedLocked(e.ID) {
+	if _, twice := t.closed[e.ID]; twice {
 		return
 	}
 	s := e.Session
 	s.State, s.ClosedAt, s.End = SessionClosed, at, &end
-	t.closed = append(t.closed, s)
+	t.closed[s.ID] = s
+	t.order = append(t.order, s.ID)
 	t.total++
-	if len(t.closed) > keptClosed {
-		t.closed = slices.Delete(t.closed, 0, len(t.closed)-keptClosed)
+	for len(t.order) > keptClosed {
+		delete(t.closed, t.order[0])
+		t.order = t.order[1:]
 	}
 }
 
@@ -172,7 +174,7 @@ func (t *table) list(r SessionsRequest) Sessions {
 		}
 	}
 	if r.State == SessionClosed || r.State == "all" {
-		all = append(all, t.closed...)
+		all = slices.AppendSeq(all, maps.Values(t.closed))
 	}
 	t.mu.Unlock()
 	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(cmp.Compare(a.OpenedAt, b.OpenedAt), cmp.Compare(a.ID, b.ID)) })
