@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/runner"
+	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
@@ -66,7 +67,10 @@ type run struct {
 	verbose  bool
 }
 
-func main() { os.Exit(runMain(os.Args[1:])) }
+func main() {
+	signal.Ignore(syscall.SIGPIPE) // an error that nobody reads changes no exit code; the command has its own
+	os.Exit(runMain(os.Args[1:]))
+}
 
 func runMain(args []string) int {
 	var r run
@@ -191,18 +195,31 @@ func (r *run) lease(witness int, signals <-chan os.Signal) (leases []*network.Le
 		}
 	}()
 	for _, name := range r.networks {
-		s, err := client.Dial(ctx, network.Endpoint, client.Options{Socket: r.socket, Title: "broker-run " + name})
+		s, l, err := r.leaseOn(ctx, name, witness)
 		if err != nil {
 			return leases, sessions, err
 		}
-		sessions = append(sessions, s)
-		l, err := network.Allocate(ctx, s, network.Request{Network: name, Hostname: r.hostname, Witness: witness})
-		if err != nil {
-			return leases, sessions, fmt.Errorf("lease an address on %s: %w", name, err)
-		}
-		leases = append(leases, l)
+		sessions, leases = append(sessions, s), append(leases, l)
 	}
 	return leases, sessions, nil
+}
+
+// leaseOn opens a session and allocates on it. One that is lost before it has the lease is of no use and holds nothing, so it is done again on a new one.
+func (r *run) leaseOn(ctx context.Context, name string, witness int) (*client.Session, *network.Lease, error) {
+	for {
+		s, err := client.Dial(ctx, network.Endpoint, client.Options{Socket: r.socket, Title: "broker-run " + name})
+		if err != nil {
+			return nil, nil, err
+		}
+		l, err := network.Allocate(ctx, s, network.Request{Network: name, Hostname: r.hostname, Witness: witness})
+		if err == nil {
+			return s, l, nil
+		}
+		s.Close()
+		if !errors.Is(err, wire.Interrupted) || ctx.Err() != nil {
+			return nil, nil, fmt.Errorf("lease an address on %s: %w", name, err)
+		}
+	}
 }
 
 // interruptible returns a context that ends with the first signal that would end the command, until stop is called.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
 )
@@ -35,10 +36,15 @@ func (s sign) encode() []byte {
 
 // readSign returns the sign in a file. It is zero if there is no file or it is of another boot, and of no known size if it is malformed.
 func readSign(path, boot string) (s sign, found bool, err error) {
-	text, err := os.ReadFile(path)
+	file, err := openRegular(path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return sign{}, false, nil
 	}
+	if err != nil {
+		return sign{}, false, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, 4096))
 	if err != nil {
 		return sign{}, false, err
 	}
@@ -46,6 +52,23 @@ func readSign(path, boot string) (s sign, found bool, err error) {
 		return sign{boot: boot}, true, nil
 	}
 	return s, s.boot == boot, nil
+}
+
+// openRegular opens a file of the record, and nothing else that stands in its place: a link leads elsewhere, and a pipe has whoever opens it wait.
+func openRegular(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, flags|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file: remove it", path)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
 // A reading is what a record says.
@@ -64,7 +87,7 @@ func readRecord(folder, boot string) (*reading, error) {
 		return nil, fmt.Errorf("read the record of leases: %w", err)
 	}
 	path := folder + "/" + recordName
-	file, err := os.Open(path)
+	file, err := openRegular(path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		if !found {
 			return &reading{fresh: true}, nil

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -115,7 +114,7 @@ func (r *record) removed() bool {
 // sign notes how long the record is. If that fails, the old sign stands: the record is longer than it says, which is right too.
 func (r *record) sign() {
 	text := sign{boot: r.boot, generation: r.generation, size: r.size}.encode()
-	file, err := os.OpenFile(filepath.Join(r.folder, signName), os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	file, err := openRegular(filepath.Join(r.folder, signName), os.O_WRONLY|os.O_CREATE)
 	if err == nil {
 		_, err = file.WriteAt(text, 0)
 		err = errors.Join(err, file.Close())
@@ -150,7 +149,8 @@ func (r *record) rewrite() error {
 // replace puts a new file with text at path, and returns it open for appending.
 func replace(path string, text []byte) (*os.File, error) {
 	next := path + ".new"
-	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	os.Remove(next) // whatever an earlier instance, or somebody else, left there
+	file, err := openRegular(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
 	if err != nil {
 		return nil, err
 	}

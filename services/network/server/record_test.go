@@ -439,3 +439,23 @@ func FuzzReadRecord(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatIsNoFileInTheRecordsPlaceIsRefusedAndNobodyWaitsForIt(t *testing.T) {
+	leavesNothing(t)
+	for _, name := range []string{"leases.log", "started"} {
+		state := t.TempDir()
+		if err := unix.Mkfifo(filepath.Join(state, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := server.New(server.Config{Networks: networks(t, "default=10.9.0.0/24"), StateDir: state})
+		if err == nil || !strings.Contains(err.Error(), filepath.Join(state, name)) {
+			t.Errorf("%s is a pipe: %v, want an error that names it", name, err)
+		}
+	}
+	state := t.TempDir() // what is left of an unfinished writing is in nobody's way
+	if err := unix.Mkfifo(filepath.Join(state, "leases.log.new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24"), StateDir: state})
+	allocate(t, open(t, s.path), network.Request{})
+}
