@@ -93,10 +93,22 @@ func (s *Session) roundTrip(ctx context.Context, method string, value []byte) (b
 		s.forget(id, p)
 		return nil, false, ctx.Err()
 	}
-	begun := large && s.followUp(ctx, id, value, out)
+	if !large {
+		return s.await(ctx, id, p, out)
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	begun := make(chan bool, 1)
+	if !s.spawn(func() { begun <- s.followUp(following, id, value, out) }) {
+		begun <- false
+	}
 	body, sent, err = s.await(ctx, id, p, out)
-	if large && sent && !begun { // or the peer would wait for it
+	stop()                // a reply may come before the value has been taken, and then nobody needs it
+	if !<-begun && sent { // or the peer would wait for it
 		s.out.pushNow(&outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindCancel, Flags: wire.FlagLarge, ID: id}}})
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err() // and not what the peer says of a value that was cut off
 	}
 	return body, sent, err
 }
@@ -174,6 +186,9 @@ func (s *Session) forget(id uint32, p *pending) {
 	s.mu.Unlock()
 	if known {
 		s.calls.back(1, p.bytes)
+	} else if r := <-p.done; r.large { // a peer that answers what it was not asked
+		s.arriving.Done()
+		s.discardLarge(bodyKey{reply: true, id: id})
 	}
 }
 
@@ -250,6 +265,9 @@ func (s *Session) Send(ctx context.Context, method string, value any, files ...*
 }
 
 func (s *Session) send(ctx context.Context, method string, value any, files []*os.File) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if len(files) > 0 && s.mux != nil {
 		return wire.Errorf(wire.Unsupported, "this session carries no descriptors")
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log"
@@ -40,7 +39,9 @@ const (
 type conn struct {
 	net.Conn
 	stats *stats
-	guard guard // only the reader's
+	flows flows
+	guard guard         // only the reader's
+	turn  chan struct{} // of who may wait for yamux to open a stream
 
 	mu       sync.Mutex
 	held     []byte // a data frame's header, until its body comes
@@ -53,8 +54,12 @@ type conn struct {
 	flusher  sync.WaitGroup
 }
 
-func newConn(c net.Conn, st *stats) *conn {
-	return &conn{Conn: c, stats: st, room: make(chan struct{})}
+// newConn returns a conn whose side is the session's opener or not.
+func newConn(under net.Conn, st *stats, opener bool) *conn {
+	c := &conn{Conn: under, stats: st, room: make(chan struct{}), turn: make(chan struct{}, 1)}
+	c.flows.opener, c.flows.byID = opener, map[uint32]*flow{}
+	c.guard.flows = &c.flows
+	return c
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -92,9 +97,12 @@ func (c *conn) Write(b []byte) (int, error) {
 	if c.broken {
 		return n, nil
 	}
-	if c.held == nil && n == yamuxHeader && b[1] == yamuxData && binary.BigEndian.Uint32(b[8:]) > 0 {
-		c.held = bytes.Clone(b)
-		return n, nil
+	if h := yamuxFrame(b); c.held == nil && n == yamuxHeader {
+		c.flows.sent(h)
+		if h.kind() == yamuxData && h.length() > 0 {
+			c.held = bytes.Clone(b)
+			return n, nil
+		}
 	}
 	if c.held != nil {
 		b, c.held = append(c.held, b...), nil
@@ -181,6 +189,7 @@ func (c *conn) Close() error {
 	c.broken = true
 	c.signalLocked()
 	c.mu.Unlock()
+	c.flows.close()
 	err := c.Conn.Close()
 	c.flusher.Wait()
 	return err
@@ -239,7 +248,7 @@ func (c *conn) writeStream(ctx context.Context, stream *yamux.Stream, b []byte) 
 }
 
 // openStream opens a yamux stream as soon as there is room for its first frame.
-func (s *Session) openStream(ctx context.Context) (*yamux.Stream, error) {
+func (s *Session) openStream(ctx context.Context) (*flow, error) {
 	if s.mux == nil {
 		return nil, wire.Errorf(wire.Unsupported, "open a stream: this session has none")
 	}
@@ -255,15 +264,24 @@ func (s *Session) openStream(ctx context.Context) (*yamux.Stream, error) {
 	if err != nil {
 		return nil, s.endedOr(err)
 	}
-	return stream, nil
+	return c.flows.claim(stream), nil
 }
 
-// openWithin opens a yamux stream until ctx ends. yamux itself waits without a bound once the peer owes it its backlog of acknowledgements.
+// openWithin opens a yamux stream until ctx ends. yamux itself waits without a bound once the peer owes it its backlog of acknowledgements:
+// then one at a time waits there, and the others for their turn.
 func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	opening := s.opening.Add(1)
 	defer s.opening.Add(-1)
 	if s.mux.NumStreams()+int(opening) < acceptBacklog {
 		return s.mux.OpenStream()
+	}
+	c := s.conn.(*conn)
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.done:
+		return nil, context.Cause(s.ctx)
 	}
 	type result struct {
 		stream *yamux.Stream
@@ -271,12 +289,13 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	}
 	opened := make(chan result)
 	spawned := s.spawn(func() {
+		defer func() { <-c.turn }()
 		stream, err := s.mux.OpenStream()
 		select {
 		case opened <- result{stream, err}:
 		case <-ctx.Done():
 			if err == nil {
-				stream.Close()
+				c.flows.claim(stream).Close()
 			}
 		}
 	})
@@ -298,8 +317,10 @@ func (s *Session) endedOr(err error) error {
 	if s.ended != nil {
 		return s.ended.Err()
 	}
-	if errors.Is(err, io.EOF) {
-		return wire.Errorf(s.lostCode(), "the peer is gone")
+	for _, gone := range []error{io.EOF, net.ErrClosed, yamux.ErrSessionShutdown, yamux.ErrConnectionReset, yamux.ErrStreamClosed} {
+		if errors.Is(err, gone) {
+			return wire.Errorf(s.lostCode(), "the peer is gone")
+		}
 	}
 	return err
 }
@@ -307,13 +328,15 @@ func (s *Session) endedOr(err error) error {
 // acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
 const acceptBacklog = 256
 
-// yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session.
+// yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that
+// the peer does not close stays: a reset would take from the peer what it has not yet read. streamsBound bounds their number.
 func yamuxConfig(logger *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
 	c.AcceptBacklog = acceptBacklog
 	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
 	c.StreamOpenTimeout = 0
+	c.StreamCloseTimeout = 0
 	c.LogOutput = nil
 	c.Logger = log.New(&yamuxLog{logger: logger}, "", 0)
 	return c

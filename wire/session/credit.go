@@ -86,6 +86,7 @@ func (c *credit) lent(count, bytes int64) bool {
 func (c *credit) serveLocked() {
 	for len(c.waiting) > 0 && c.fitsLocked(c.waiting[0].bytes) {
 		w := c.waiting[0]
+		c.waiting[0] = nil
 		c.waiting = c.waiting[1:]
 		c.giveLocked(w.bytes)
 		close(w.ready)

@@ -25,7 +25,8 @@ func (s *Session) Close() error {
 // Shutdown ends the session here with the given end, tells the peer, and returns when the peer has read all and let go, or when ctx ends, whose
 // error it then returns. The transport is gone in either case.
 func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
-	end.Code, end.Text = cmp.Or(end.Code, wire.Invalid), end.Text[:min(len(end.Text), wire.MaxText)]
+	end.Code = cmp.Or(end.Code, wire.Invalid)
+	end = end.Bounded()
 	s.finish(end)
 	s.forsake()
 	told := wire.End{Code: end.Code, Origin: s.conf.Origin, Text: end.Text}
@@ -95,7 +96,7 @@ func (s *Session) Drain(ctx context.Context, text string) error {
 	case <-s.done:
 	case <-ctx.Done():
 	}
-	if ctx.Err() != nil { // the time is over, and still the last words must leave
+	if deadline, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(deadline) < time.Second { // and still the last words must leave
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -195,7 +196,7 @@ func (s *Session) lostCode() wire.Code {
 // have read them.
 func (s *Session) ending(told wire.End) {
 	end := wire.End{Code: told.Code, Origin: wire.Peer, Text: told.Text}
-	if told.Origin == wire.Broker {
+	if told.Origin == wire.Broker && s.conf.Opener { // an instance speaks for its broker, a client does not
 		end.Origin = wire.Broker
 	}
 	switch told.Code {
@@ -203,6 +204,9 @@ func (s *Session) ending(told wire.End) {
 		end.Code = s.lostCode()
 	}
 	first := s.finish(end)
+	if !first {
+		<-s.done // its hooks come before the peer's Close returns, whoever calls them
+	}
 	watchdog := time.AfterFunc(closeWait, s.release)
 	defer watchdog.Stop()
 	s.arriving.Wait() // the peer may exit as soon as it is told that all was read
@@ -218,7 +222,7 @@ func (s *Session) ending(told wire.End) {
 func (s *Session) breach(err error) {
 	e := wire.AsError(err)
 	s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", e.Code, "err", wire.Printable(e.Text, wire.MaxText))
-	text := e.Text[:min(len(e.Text), wire.MaxText)]
+	text := wire.Cut(e.Text, wire.MaxText)
 	s.finish(wire.End{Code: e.Code, Origin: wire.Local, Text: text})
 	s.forsake()
 	if f, err := wire.NewFrame(wire.KindEnd, 0, wire.End{Code: e.Code, Origin: wire.Peer, Text: text}); err == nil {

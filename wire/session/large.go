@@ -3,12 +3,11 @@ package session
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/yamux"
 
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -21,9 +20,10 @@ type bodyKey struct {
 
 // A largeBody is a body that the peer has begun to send, or, without a stream, one that it never will.
 type largeBody struct {
-	stream *yamux.Stream
+	stream *flow
 	r      *bufio.Reader
 	length uint32
+	taken  chan struct{} // closed by who takes the body
 }
 
 // bodies brings large bodies, which come on streams of their own, together with the messages they belong to. Either may come first. At most twice maxStreams
@@ -31,6 +31,7 @@ type largeBody struct {
 type bodies struct {
 	mu    sync.Mutex
 	slots map[bodyKey]chan largeBody
+	wait  time.Duration // see patience; 0: replyWait
 }
 
 // slot returns the place where the body of key is handed over, or nil if too many wait.
@@ -52,29 +53,98 @@ func (b *bodies) known(key bodyKey) chan largeBody {
 	return b.slots[key]
 }
 
+// put hands a body over at ch, unless one is there already. A nil ch takes none.
+func (b *bodies) put(ch chan largeBody, body largeBody) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case ch <- body:
+		return true
+	default:
+		return false
+	}
+}
+
+// takeBack takes a body away that was put at ch, and reports whether it was still there.
+func (b *bodies) takeBack(key bodyKey, ch chan largeBody, body largeBody) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case other := <-ch:
+		if other.stream != body.stream {
+			ch <- other // there is room: all are put under the mutex
+			return false
+		}
+		if b.slots[key] == ch {
+			delete(b.slots, key)
+		}
+		return true
+	default:
+		return false
+	}
+}
+
+// patience is how often it is asked whether a body that waits belongs to something.
+func (b *bodies) patience() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cmp.Or(b.wait, replyWait)
+}
+
 func (b *bodies) drop(key bodyKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.slots, key)
 }
 
-// offerLarge hands a large body over to the message it belongs to.
-func (s *Session) offerLarge(y *yamux.Stream, r *bufio.Reader, h wire.Header) {
-	select {
-	case s.bodies.slot(bodyKey{reply: h.Flags&wire.FlagReply != 0, id: h.ID}) <- largeBody{stream: y, r: r, length: h.Length}:
-	default: // one is there already, or too many are
-		y.Close()
+// offerLarge hands a large body over to the message it belongs to. One that belongs to nothing for as long as its message may take to follow
+// is dropped.
+func (s *Session) offerLarge(y *flow, r *bufio.Reader, h wire.Header) {
+	key := bodyKey{reply: h.Flags&wire.FlagReply != 0, id: h.ID}
+	body := largeBody{stream: y, r: r, length: h.Length, taken: make(chan struct{})}
+	slot := s.bodies.slot(key)
+	if !s.bodies.put(slot, body) { // one is there already, or too many are
+		y.discard()
+		return
+	}
+	every := time.NewTicker(s.bodies.patience())
+	defer every.Stop()
+	for belonged := true; ; {
+		select {
+		case <-every.C:
+		case <-body.taken:
+			return
+		case <-s.done:
+			return
+		}
+		belongs := s.belongs(key)
+		lost := !belongs && !belonged // twice: who has just got the message is about to take its body
+		belonged = belongs
+		if lost && s.bodies.takeBack(key, slot, body) {
+			y.discard()
+			return
+		}
 	}
 }
 
+// belongs reports whether the message that a large body is for is known and not done with.
+func (s *Session) belongs(key bodyKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key.reply {
+		return s.pending[key.id] != nil
+	}
+	return s.serving[key.id] != nil
+}
+
 // beginLarge begins a large body on a stream of its own, until ctx ends. From then on the peer drops what it does not want of it.
-func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*yamux.Stream, error) {
+func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*flow, error) {
 	y, err := s.openStream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	h.Kind, h.Length = wire.KindLarge, uint32(length)
-	if err := s.conn.(*conn).writeStream(ctx, y, h.Append(nil)); err != nil {
+	if err := s.conn.(*conn).writeStream(ctx, y.Stream, h.Append(nil)); err != nil {
 		y.Close()
 		return nil, err
 	}
@@ -82,11 +152,11 @@ func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*y
 }
 
 // sendLarge sends a large body that has begun, as fast as the peer reads it, until ctx ends, and closes its stream.
-func (s *Session) sendLarge(ctx context.Context, y *yamux.Stream, value []byte) error {
+func (s *Session) sendLarge(ctx context.Context, y *flow, value []byte) error {
 	defer y.Close()
 	stop := context.AfterFunc(ctx, func() { y.SetWriteDeadline(time.Unix(1, 0)) })
 	defer stop()
-	return s.conn.(*conn).writeStream(ctx, y, value)
+	return s.conn.(*conn).writeStream(ctx, y.Stream, value)
 }
 
 // anyLength is the length of a large body that was not announced.
@@ -149,6 +219,7 @@ func (s *Session) awaitLarge(ctx context.Context, key bodyKey) (largeBody, error
 	if body.stream == nil {
 		return largeBody{}, wire.Canceled
 	}
+	close(body.taken)
 	return body, nil
 }
 
@@ -165,6 +236,7 @@ func (s *Session) discardLarge(key bodyKey) {
 		select {
 		case body := <-slot:
 			if body.stream != nil {
+				close(body.taken)
 				s.skip(body)
 			}
 		case <-t.C:
@@ -175,10 +247,7 @@ func (s *Session) discardLarge(key bodyKey) {
 
 // withdrawn notes that the large body of a request will not come.
 func (s *Session) withdrawn(id uint32) {
-	select {
-	case s.bodies.known(bodyKey{id: id}) <- largeBody{}:
-	default: // nobody waits for it, or it has come
-	}
+	s.bodies.put(s.bodies.known(bodyKey{id: id}), largeBody{}) // unless nobody waits for it, or it has come
 }
 
 // skip reads the rest of a large body and drops it: its sender waits for a reader.

@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/yamux"
 
@@ -29,15 +31,21 @@ type streamLink struct {
 	stream *yamux.Stream
 	conn   *conn
 	r      *bufio.Reader
+	burst  bool // a long frame was read: yamux keeps its buffer until it is told to shrink it
 	buf    []byte
 }
 
 func newStreamLink(stream *yamux.Stream, c *conn) *streamLink {
-	return &streamLink{stream: stream, conn: c, r: bufio.NewReaderSize(stream, 4096)}
+	return &streamLink{stream: stream, conn: c, r: bufio.NewReaderSize(c.flows.claim(stream), 4096)}
 }
 
 func (l *streamLink) read() (wire.Frame, []*os.File, error) {
+	if l.burst && l.r.Buffered() == 0 {
+		l.stream.Shrink()
+		l.burst = false
+	}
 	f, err := readFrame(l.r)
+	l.burst = l.burst || len(f.Body) > maxChunk/2
 	if err == nil && f.Files > 0 {
 		err = wire.Errorf(wire.Unsupported, "read a %v: it says %d descriptors, and this session carries none", f.Kind, f.Files)
 	}
@@ -89,6 +97,7 @@ type outgoing struct {
 	files []*os.File // owned by the outbox, closed when they have been written or dropped
 	// queued is called when the frame is queued, before it can leave, with the outbox's mutex held.
 	queued func()
+	taken  bool // by the writer: it has left, as far as anybody can tell; guarded by the outbox's mutex
 	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.
 	written chan struct{}
 }
@@ -105,6 +114,7 @@ type outbox struct {
 	mu      sync.Mutex
 	link    link
 	queue   []*outgoing
+	facts   *outgoing // the last frame of facts
 	bytes   int
 	room    chan struct{} // closed when the queue has shrunk
 	writing bool
@@ -127,23 +137,59 @@ func (o *outbox) open(l link) {
 // push queues a frame as soon as there is room. When give is closed first, it returns false and nothing is queued.
 func (o *outbox) push(m *outgoing, give <-chan struct{}) bool {
 	for {
-		o.mu.Lock()
-		if o.bytes < outboxLimit || o.last || o.broken {
-			added := o.addLocked(m)
-			o.mu.Unlock()
-			if !added {
-				socket.CloseFiles(m.files)
-			}
+		room, done := o.tryPush(m)
+		if done {
 			return true
 		}
-		room := o.room
-		o.mu.Unlock()
 		select {
 		case <-room:
 		case <-give:
 			return false
 		}
 	}
+}
+
+// pushWhile queues a frame as soon as there is room. When nothing has left for the given time, it returns false and nothing is queued.
+func (o *outbox) pushWhile(m *outgoing, patience time.Duration) bool {
+	for {
+		room, done := o.tryPush(m)
+		if done {
+			return true
+		}
+		select {
+		case <-room:
+		case <-time.After(patience):
+			return false
+		}
+	}
+}
+
+// tryPush queues a frame if there is room, or drops it if nothing is queued any more. Else it returns a channel that is closed when there is more room.
+func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
+	o.mu.Lock()
+	if o.bytes >= outboxLimit && !o.last && !o.broken {
+		defer o.mu.Unlock()
+		return o.room, false
+	}
+	added := o.addLocked(m)
+	o.mu.Unlock()
+	if !added {
+		socket.CloseFiles(m.files)
+	}
+	return nil, true
+}
+
+// pushFacts queues a frame of facts, in place of an earlier one that has not left: there is never more than one.
+func (o *outbox) pushFacts(f wire.Frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.facts != nil && !o.facts.taken && slices.Contains(o.queue, o.facts) {
+		o.bytes += len(f.Body) - len(o.facts.frame.Body)
+		o.facts.frame = f
+		return
+	}
+	o.facts = &outgoing{frame: f}
+	o.addLocked(o.facts)
 }
 
 // pushNow queues a frame even where there is no room: for the few whose number is bounded elsewhere.
@@ -177,19 +223,19 @@ func (o *outbox) startLocked() {
 	}
 }
 
-// withdraw takes back a frame without files that has not left, and reports whether it could.
+// withdraw takes back a frame without files, and reports whether it had not left.
 func (o *outbox) withdraw(m *outgoing) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for i, q := range o.queue {
-		if q == m {
-			o.queue = append(o.queue[:i:i], o.queue[i+1:]...)
-			o.bytes -= wire.HeaderSize + len(m.frame.Body)
-			o.signalLocked()
-			return true
-		}
+	if m.taken {
+		return false
 	}
-	return false
+	if i := slices.Index(o.queue, m); i >= 0 { // else it was dropped
+		o.queue = slices.Delete(o.queue, i, i+1)
+		o.bytes -= wire.HeaderSize + len(m.frame.Body)
+		o.signalLocked()
+	}
+	return true
 }
 
 func (o *outbox) signalLocked() {
@@ -260,6 +306,7 @@ func (o *outbox) take() []*outgoing {
 			break
 		}
 		size += wire.HeaderSize + len(m.frame.Body)
+		m.taken = true
 		n++
 		if len(m.files) > 0 {
 			break
@@ -267,8 +314,8 @@ func (o *outbox) take() []*outgoing {
 	}
 	switch {
 	case n > 0:
-		batch := o.queue[:n:n]
-		o.queue = o.queue[n:]
+		batch := slices.Clone(o.queue[:n])
+		o.queue = slices.Delete(o.queue, 0, n) // which clears what is behind
 		o.bytes -= size
 		o.signalLocked()
 		return batch

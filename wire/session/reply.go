@@ -6,10 +6,14 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // maxLargeReplies is how many large replies a session sends at a time; others wait for their turn.
 const maxLargeReplies = 4
+
+// maxLargeBytes is how many bytes of large replies a session holds for its peer; what goes beyond is answered with wire.OverQuota.
+const maxLargeBytes = 32 << 20
 
 // replyWait is how long replies may wait for a peer that takes none before it is ended.
 const replyWait = 10 * time.Second
@@ -17,6 +21,7 @@ const replyWait = 10 * time.Second
 // answer serves a request and queues its reply.
 func (s *Session) answer(m *Message) {
 	defer func() {
+		socket.CloseFiles(m.files)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.answering--
@@ -28,16 +33,32 @@ func (s *Session) answer(m *Message) {
 		return
 	}
 	f, large := s.encode(m.id, m.Method, reply, err)
+	if large != nil && !s.reserveLarge(len(large)) {
+		f, _ = s.encode(m.id, m.Method, nil, wire.Errorf(wire.OverQuota, "more than %d bytes of replies wait to be taken", maxLargeBytes))
+		large = nil
+	}
 	out := &outgoing{frame: f, queued: func() { s.answered(m.id) }}
 	if large == nil {
 		s.pushReply(out)
 		return
 	}
+	defer s.reserveLarge(-len(large))
 	if err := s.answerLarge(out, large); err != nil {
 		s.log.Debug("large reply was not taken", "err", err)
 		s.answered(m.id)
 		s.giveUpOn(stuck)
 	}
+}
+
+// reserveLarge notes that n more bytes of large replies wait, and reports whether that is not too much.
+func (s *Session) reserveLarge(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.largeBytes+n > maxLargeBytes {
+		return false
+	}
+	s.largeBytes += n
+	return true
 }
 
 // answerLarge queues a reply and sends its value on a stream, as soon as it is its turn. The stream begins first: who reads the reply can
@@ -87,12 +108,7 @@ func (s *Session) tryEncode(id uint32, method string, reply any, err error) (f w
 // encodeReply makes the frame of a reply, or of the error err. A value that is too long for a frame is returned as well.
 func (s *Session) encodeReply(id uint32, reply any, err error) (f wire.Frame, large []byte, failed error) {
 	if err != nil {
-		e := *wire.AsError(err)
-		e.Text = e.Text[:min(len(e.Text), wire.MaxText)]
-		if e.Validate() != nil {
-			e.Code = wire.Internal // what the handler made up would be malformed to the peer
-		}
-		f, err = wire.NewFrame(wire.KindReply, id, &e)
+		f, err = wire.NewFrame(wire.KindReply, id, wire.AsError(err).Bounded())
 		f.Flags = wire.FlagError
 		return f, nil, err
 	}
@@ -108,12 +124,9 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (f wire.Frame, la
 	return wire.Frame{Header: wire.Header{Kind: wire.KindReply, ID: id, Length: uint32(len(value))}, Body: value}, nil, nil
 }
 
-// pushReply queues a reply. A peer that takes none for replyWait is ended: its replies would pile up here.
+// pushReply queues a reply. A peer that takes nothing for replyWait is ended: its replies would pile up here.
 func (s *Session) pushReply(o *outgoing) {
-	over := make(chan struct{})
-	t := time.AfterFunc(replyWait, func() { close(over) })
-	defer t.Stop()
-	if !s.out.push(o, over) {
+	if !s.out.pushWhile(o, replyWait) {
 		s.giveUpOn(stuck)
 	}
 }

@@ -250,18 +250,15 @@ func (s *Session) noticed(n wire.Notice) error {
 func (s *Session) takeUp() {
 	var handled, bytes int64 // not yet told to the peer
 	for {
-		s.mu.Lock()
-		if len(s.inbox) == 0 {
-			s.taking = false
-			s.inbox = nil
-			s.mu.Unlock()
-			s.tellHandled(handled, bytes)
+		m := s.takeNext(handled == 0)
+		switch {
+		case m == nil && handled == 0:
 			return
-		}
-		m := s.inbox[0]
-		s.inbox = s.inbox[1:]
-		s.mu.Unlock()
-		if !m.OneWay {
+		case m == nil:
+			s.tellHandled(handled, bytes)
+			handled, bytes = 0, 0
+			continue
+		case !m.OneWay:
 			s.handlers.Go(func() { s.answer(m) })
 			continue
 		}
@@ -274,14 +271,32 @@ func (s *Session) takeUp() {
 	}
 }
 
+// takeNext takes the next message out of the inbox. If there is none, the taker is done if it may stop.
+func (s *Session) takeNext(stop bool) *Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.inbox) == 0 {
+		s.inbox = nil
+		s.taking = !stop
+		return nil
+	}
+	m := s.inbox[0]
+	s.inbox[0] = nil
+	s.inbox = s.inbox[1:]
+	return m
+}
+
+// tellHandled gives the peer its credit back. It waits while notices cannot leave: then messages are taken no faster than the peer takes their notices.
 func (s *Session) tellHandled(handled, bytes int64) {
-	if handled > 0 {
-		s.notify(wire.Notice{Name: wire.NoticeHandled, Handled: handled, Bytes: bytes})
+	f, err := wire.NewFrame(wire.KindNotice, 0, wire.Notice{Name: wire.NoticeHandled, Handled: handled, Bytes: bytes})
+	if err == nil {
+		s.out.push(&outgoing{frame: f}, s.done)
 	}
 }
 
 // handle runs the handler of a one-way message. Those that came before the session's end are handled after it too.
 func (s *Session) handle(m *Message) {
+	defer func() { socket.CloseFiles(m.files) }()
 	if _, err := s.serve(s.ctx, m); err != nil {
 		s.log.Debug("one-way message failed", "code", wire.CodeOf(err), "err", err)
 	}
@@ -329,7 +344,6 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 
 // serve calls the handler. One that panics answers wire.Internal, and the session goes on.
 func (s *Session) serve(ctx context.Context, m *Message) (reply any, err error) {
-	defer func() { socket.CloseFiles(m.files) }()
 	defer s.recovered(m.Method, &err)
 	if s.conf.Handler == nil {
 		return nil, wire.Errorf(wire.UnknownMethod, "no method %q: this side serves none", wire.Printable(m.Method, wire.MaxMethod))

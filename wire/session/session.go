@@ -39,7 +39,8 @@ const closeWait = 5 * time.Second
 type Handler interface {
 	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked.
 	Serve(ctx context.Context, m *Message) (reply any, err error)
-	// ServeStream serves a raw stream, which is closed when it returns. An error is what the peer then reads.
+	// ServeStream serves a raw stream, which is closed when it returns. An error is what the peer then reads. Its context ends also when the
+	// peer lets go of the stream; what the peer wrote before can still be read.
 	ServeStream(ctx context.Context, s *Stream) error
 }
 
@@ -75,6 +76,7 @@ type Session struct {
 	own      sync.WaitGroup // reader, writer, acceptor
 	handlers sync.WaitGroup // taker, handlers, streams
 	shut     sync.Once
+	setting  sync.Mutex     // of facts
 	arriving sync.WaitGroup // large replies that are being received
 	opening  atomic.Int64   // streams that are being opened
 	turns    chan struct{}  // large replies that are being sent
@@ -93,6 +95,7 @@ type Session struct {
 	nextID      uint32
 	pending     map[uint32]*pending // requests that left here and are not yet answered
 	serving     map[uint32]*serving // requests of the peer that are not yet answered
+	largeBytes  int                 // of large replies that wait or are being sent
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       int64               // bytes of the bodies of the requests being served
 	inbox       []*Message          // bounded by the credit given
@@ -120,7 +123,7 @@ func NewID() string {
 // New begins a session on conn, which it owns from now on, also when it fails.
 func New(conn net.Conn, c Config) (*Session, error) {
 	s := create(c)
-	under := newConn(conn, &s.stats)
+	under := newConn(conn, &s.stats, c.Opener)
 	s.conn = under
 	var err error
 	if c.Opener {
@@ -247,6 +250,8 @@ func (s *Session) OnEnd(f func(wire.End)) {
 // SetFact attaches a fact to this side of the session, for whoever inspects it. It fails with wire.OverQuota beyond wire.MaxFacts facts of
 // wire.MaxFact bytes.
 func (s *Session) SetFact(name, value string) error {
+	s.setting.Lock() // so that the peer is told of the last facts last
+	defer s.setting.Unlock()
 	s.mu.Lock()
 	facts := maps.Clone(s.facts)
 	if facts == nil {
@@ -261,7 +266,11 @@ func (s *Session) SetFact(name, value string) error {
 	if err != nil {
 		return fmt.Errorf("set a fact: %w", err)
 	}
-	return s.notify(wire.Notice{Name: wire.NoticeFacts, Facts: facts})
+	f, err := wire.NewFrame(wire.KindNotice, 0, wire.Notice{Name: wire.NoticeFacts, Facts: facts})
+	if err == nil {
+		s.out.pushFacts(f)
+	}
+	return err
 }
 
 // spawn runs f on a goroutine of the session, and reports false if that has ended.

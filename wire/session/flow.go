@@ -1,0 +1,216 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const (
+	// unreadBound is how many bytes on all streams of a session may have come that nobody has read. It is 64 full windows of yamux: sixteen streams
+	// whose readers stand still use a quarter of it. yamux keeps them in buffers of up to twice that.
+	unreadBound = 16 << 20
+	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it. yamux's buffers
+	// only grow.
+	shrinkAbove = 64 << 10
+)
+
+// A flow is a yamux stream and what the conn under it knows: how much has come that nobody has read, and whether the peer has let go.
+//
+// A flow begins with the SYN of either side and is then claimed by whom it is for. Two things follow in either order: it is released, when
+// this side reads and writes it no more; and it is gone, when the peer's FIN or RST comes. After both it is dropped.
+type flow struct {
+	*yamux.Stream
+	all *flows
+	id  uint32
+
+	// The rest is guarded by the mutex of all.
+	unread   int
+	most     int // of unread, since the buffer was given back
+	gone     bool
+	released bool
+	dropped  bool
+	told     func() // called once, when the flow is gone
+}
+
+// flows are the streams of a conn, by their id. Their number is bounded by that of yamux's streams.
+type flows struct {
+	opener bool // this side's streams have odd ids
+
+	mu     sync.Mutex
+	byID   map[uint32]*flow
+	unread int
+	closed bool
+}
+
+// claim returns the flow of a stream that was opened or accepted.
+func (a *flows) claim(y *yamux.Stream) *flow {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.byID[y.StreamID()]
+	if f == nil { // as when the connection broke
+		f = &flow{all: a, id: y.StreamID(), gone: true, dropped: true}
+	}
+	f.Stream = y
+	return f
+}
+
+// begins notes a stream that the peer opens. An id that is not the peer's to use is a breach of the protocol: yamux would mistake one stream
+// for another.
+func (a *flows) begins(id uint32) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, used := a.byID[id]
+	if used || id == 0 || (id%2 == 1) == a.opener {
+		return wire.Errorf(wire.Malformed, "read a frame: stream %d is opened, which is in use or not the peer's to open", id)
+	}
+	a.byID[id] = &flow{all: a, id: id}
+	return nil
+}
+
+// came adds n bytes that have come on f, which may be nil. More than unreadBound are a breach of the protocol.
+func (a *flows) came(f *flow, n int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f == nil || f.dropped {
+		return nil // yamux drops them
+	}
+	f.unread += n
+	f.most = max(f.most, f.unread)
+	a.unread += n
+	if a.unread > unreadBound {
+		return wire.Errorf(wire.OverQuota, "more than %d bytes on streams that nobody has read", unreadBound)
+	}
+	return nil
+}
+
+// find returns the flow of an id, or nil.
+func (a *flows) find(id uint32) *flow {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byID[id]
+}
+
+// letGo notes that the peer has let go of f, which may be nil, and calls who waits for that.
+func (a *flows) letGo(f *flow) {
+	a.mu.Lock()
+	var told func()
+	if f != nil && !f.gone {
+		f.gone = true
+		told, f.told = f.told, nil
+		a.dropLocked(f)
+	}
+	a.mu.Unlock()
+	if told != nil {
+		told()
+	}
+}
+
+// sent notes what a header that is about to leave does to its stream.
+func (a *flows) sent(h yamuxFrame) {
+	if h.kind() != yamuxData && h.kind() != yamuxUpdate {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if h.has(yamuxSYN) {
+		a.byID[h.id()] = &flow{all: a, id: h.id()}
+	}
+	if f := a.byID[h.id()]; f != nil && h.has(yamuxRST) { // yamux has too many that wait to be accepted: nobody ever claims it
+		f.gone, f.released = true, true
+		a.dropLocked(f)
+	}
+}
+
+// mayDrain has f be read without a deadline, and reports false if the connection is closed.
+func (a *flows) mayDrain(f *flow) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		f.SetReadDeadline(time.Time{})
+	}
+	return !a.closed
+}
+
+// close ends whoever drains a stream. They are many where a peer leaves many, and yamux has readers spin while it closes.
+func (a *flows) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, f := range a.byID {
+		if f.released && f.Stream != nil {
+			f.SetReadDeadline(longAgo)
+		}
+	}
+}
+
+// dropLocked forgets a flow that neither side has any more.
+func (a *flows) dropLocked(f *flow) {
+	if !f.gone || !f.released || f.dropped {
+		return
+	}
+	f.dropped = true
+	a.unread -= f.unread
+	delete(a.byID, f.id)
+}
+
+// whenGone has told called once the peer has let go, at once if it has. It is called by yamux's reader and must not wait.
+func (f *flow) whenGone(told func()) {
+	f.all.mu.Lock()
+	gone := f.gone
+	if !gone {
+		f.told = told
+	}
+	f.all.mu.Unlock()
+	if gone {
+		told()
+	}
+}
+
+// Read reads from the stream, and gives a large buffer back when it is empty.
+func (f *flow) Read(b []byte) (int, error) {
+	n, err := f.Stream.Read(b)
+	a := f.all
+	a.mu.Lock()
+	if !f.dropped {
+		f.unread -= n
+		a.unread -= n
+	}
+	shrink := f.unread == 0 && (f.most > shrinkAbove || f.released)
+	if shrink {
+		f.most = 0
+	}
+	a.mu.Unlock()
+	if shrink {
+		f.Shrink()
+	}
+	return n, err
+}
+
+// Close releases the stream. What the peer still sends counts as unread until it lets go too.
+func (f *flow) Close() error {
+	err := f.Stream.Close()
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.released = true
+	f.told = nil
+	f.all.dropLocked(f)
+	return err
+}
+
+// discard releases the stream and drops what the peer still sends, until it lets go too or the session ends. Nobody else reads the stream.
+func (f *flow) discard() {
+	f.Close()
+	if !f.all.mayDrain(f) {
+		return
+	}
+	var b [1 << 10]byte
+	for {
+		if _, err := f.Read(b[:]); err != nil {
+			return
+		}
+	}
+}
