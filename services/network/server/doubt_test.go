@@ -25,7 +25,7 @@ func TestWhoCannotBeLookedForIsTakenForAHolder(t *testing.T) {
 	}{{"a container", true}, {"a client of an earlier instance", false}} {
 		t.Run(test.name, func(t *testing.T) {
 			leavesNothing(t)
-			dir := t.TempDir()
+			dir := folder(t)
 			path := filepath.Join(dir, "s")
 			suspect := container(t, path)
 			pid := fmt.Sprint(suspect.PID())
@@ -126,7 +126,7 @@ func TestTheListOfAFirstStartWaitsForTheLook(t *testing.T) {
 
 func TestAnInstanceThatEndsBeforeItHasLookedLeavesTheDoubtToTheNext(t *testing.T) {
 	leavesNothing(t)
-	dir := t.TempDir()
+	dir := folder(t)
 	config := server.Config{Networks: networks(t, "default=10.9.0.0/24"), StateDir: filepath.Join(dir, "state"), Socket: filepath.Join(dir, "broker")}
 	suspect := container(t, config.Socket)
 	looking := config
@@ -144,7 +144,7 @@ func TestAnInstanceThatEndsBeforeItHasLookedLeavesTheDoubtToTheNext(t *testing.T
 
 func TestAHolderThatCouldNotBeFoundAgainIsRefused(t *testing.T) {
 	leavesNothing(t)
-	dir := t.TempDir()
+	dir := folder(t)
 	path := filepath.Join(dir, "s")
 	cmd := exec.Command("/proc/self/exe", path, filepath.Join(dir, "state"), "default=10.9.0.0/24")
 	cmd.Env = append(cmd.Environ(), role+"=service")

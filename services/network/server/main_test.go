@@ -138,9 +138,9 @@ func (s *service) end() {
 func start(t *testing.T, c server.Config) *service {
 	t.Helper()
 	if c.StateDir == "" {
-		c.StateDir = filepath.Join(t.TempDir(), "state")
+		c.StateDir = filepath.Join(folder(t), "state")
 	}
-	s, err := listen(filepath.Join(t.TempDir(), "s"), c)
+	s, err := listen(filepath.Join(folder(t), "s"), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -489,4 +489,15 @@ func limitFiles(t *testing.T, c *child, size uint64) {
 	if err := unix.Prlimit(c.pid(), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: unix.RLIM_INFINITY}, nil); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// folder returns a new folder, with a path that is short enough for a socket in it, which t.TempDir's may not be.
+func folder(t testing.TB) string {
+	t.Helper()
+	path, err := os.MkdirTemp("", "network")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(path) })
+	return path
 }

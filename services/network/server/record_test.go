@@ -31,7 +31,7 @@ type crash struct {
 
 func crashed(t *testing.T, prefix string) crash {
 	t.Helper()
-	dir := t.TempDir()
+	dir := folder(t)
 	c := crash{dir: filepath.Join(dir, "state"), socket: filepath.Join(dir, "old")}
 	s := run(t, "service", c.socket, c.dir, "default="+prefix)
 	c.holder = run(t, "holder", c.socket)
@@ -92,7 +92,7 @@ func TestAfterACrashALivingHolderKeepsItsLease(t *testing.T) {
 
 func TestAfterACrashALivingWitnessKeepsALease(t *testing.T) {
 	leavesNothing(t)
-	dir := t.TempDir()
+	dir := folder(t)
 	state, path := filepath.Join(dir, "state"), filepath.Join(dir, "old")
 	old := run(t, "service", path, state, "default=10.9.0.0/30")
 	holder := run(t, "holder", path)
@@ -101,7 +101,7 @@ func TestAfterACrashALivingWitnessKeepsALease(t *testing.T) {
 	holder.kill()
 	old.kill()
 	for range 2 { // also over a second crash
-		s := run(t, "service", filepath.Join(t.TempDir(), "s"), state, "default=10.9.0.0/30")
+		s := run(t, "service", filepath.Join(folder(t), "s"), state, "default=10.9.0.0/30")
 		s.kill()
 	}
 	s := start(t, server.Config{Networks: networks(t, "other=10.9.0.0/29"), StateDir: state})
@@ -118,8 +118,8 @@ func TestAfterACrashALivingWitnessKeepsALease(t *testing.T) {
 
 func TestAStoppedServiceLeavesTheLeasesOfTheLivingToTheNext(t *testing.T) {
 	leavesNothing(t)
-	state := filepath.Join(t.TempDir(), "state")
-	first, err := listen(filepath.Join(t.TempDir(), "s"), server.Config{Networks: networks(t, "default=10.9.0.0/29"), StateDir: state})
+	state := filepath.Join(folder(t), "state")
+	first, err := listen(filepath.Join(folder(t), "s"), server.Config{Networks: networks(t, "default=10.9.0.0/29"), StateDir: state})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestADamagedRecordIsSaidAndHoldsBackWhatItCannotTell(t *testing.T) {
 			test.damage(t, old.dir)
 			var log journal
 			config := server.Config{Networks: networks(t, "default=10.9.0.0/24"), StateDir: old.dir, Socket: old.socket, Logger: log.logger()}
-			again, err := listen(filepath.Join(t.TempDir(), "again"), config) // it is not forgotten over a restart
+			again, err := listen(filepath.Join(folder(t), "again"), config) // it is not forgotten over a restart
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +278,7 @@ func TestTheBrokerNamesSuspectsToo(t *testing.T) {
 
 func TestALeaseThatCannotBeRecordedIsNotGivenOut(t *testing.T) {
 	leavesNothing(t)
-	dir := t.TempDir()
+	dir := folder(t)
 	state, path := filepath.Join(dir, "state"), filepath.Join(dir, "s")
 	s := run(t, "service", path, state, "default=10.9.0.0/30")
 	c := open(t, path)
@@ -318,7 +318,7 @@ func TestALeaseThatCannotBeRecordedIsNotGivenOut(t *testing.T) {
 
 func TestARecordDoesNotGrowWithWhatIsOver(t *testing.T) {
 	leavesNothing(t)
-	dir := t.TempDir()
+	dir := folder(t)
 	state, path := filepath.Join(dir, "state"), filepath.Join(dir, "old")
 	old := run(t, "service", path, state, "default=10.9.0.0/24")
 	holder := run(t, "holder", path)
@@ -443,7 +443,7 @@ func FuzzReadRecord(f *testing.F) {
 func TestWhatIsNoFileInTheRecordsPlaceIsRefusedAndNobodyWaitsForIt(t *testing.T) {
 	leavesNothing(t)
 	for _, name := range []string{"leases.log", "started"} {
-		state := t.TempDir()
+		state := folder(t)
 		if err := unix.Mkfifo(filepath.Join(state, name), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -452,7 +452,7 @@ func TestWhatIsNoFileInTheRecordsPlaceIsRefusedAndNobodyWaitsForIt(t *testing.T)
 			t.Errorf("%s is a pipe: %v, want an error that names it", name, err)
 		}
 	}
-	state := t.TempDir() // what is left of an unfinished writing is in nobody's way
+	state := folder(t) // what is left of an unfinished writing is in nobody's way
 	if err := unix.Mkfifo(filepath.Join(state, "leases.log.new"), 0o600); err != nil {
 		t.Fatal(err)
 	}
