@@ -93,9 +93,14 @@ func (s *Session) roundTrip(ctx context.Context, method string, value []byte) (b
 		s.forget(id, p)
 		return nil, false, ctx.Err()
 	}
-	if !large {
-		return s.await(ctx, id, p, out)
+	if large {
+		return s.exchangeLarge(ctx, id, p, out, value)
 	}
+	return s.await(ctx, id, p, out)
+}
+
+// exchangeLarge sends the value of a large request behind its frame, and waits for the reply.
+func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, out *outgoing, value []byte) (body []byte, sent bool, err error) {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	begun := make(chan bool, 1)
