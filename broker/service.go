@@ -220,7 +220,11 @@ func handleOf(cmd *exec.Cmd, pidfd int) (*process.Handle, error) {
 	if pidfd < 0 { // before Linux 5.4
 		return process.Open(cmd.Process.Pid)
 	}
-	f := os.NewFile(uintptr(pidfd), "pidfd")
+	return ownHandle(os.NewFile(uintptr(pidfd), "pidfd"))
+}
+
+// ownHandle returns a handle that owns the pidfd in f, which is closed if it is none.
+func ownHandle(f *os.File) (*process.Handle, error) {
 	h, err := process.FromFile(f)
 	if err != nil {
 		f.Close()
@@ -287,11 +291,7 @@ func copyHandle(of *process.Handle) (*process.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := process.FromFile(f)
-	if err != nil {
-		f.Close()
-	}
-	return h, err
+	return ownHandle(f)
 }
 
 // registered notes the service's instance. One that no start of this broker knows was there before: it is asked whether it runs as it is declared.

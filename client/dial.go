@@ -143,10 +143,11 @@ func ask(ctx context.Context, conn *net.UnixConn, open wire.Open) (routed wire.R
 		case wire.KindAccepted:
 			return routed, accepted, wire.Unmarshal(f.Body, &accepted)
 		case wire.KindRefused:
-			refusal := &wire.Error{}
-			if err = wire.Unmarshal(f.Body, refusal); err == nil {
-				err = refusal
+			refusal, malformed := wire.DecodeError(f.Body)
+			if malformed != nil {
+				return routed, accepted, malformed
 			}
+			return routed, accepted, refusal
 		default:
 			err = wire.Errorf(wire.Malformed, "the broker answers with a %v", f.Kind)
 		}

@@ -177,8 +177,8 @@ func answer(conn *net.UnixConn) (accepted wire.Accepted, err error) {
 	case wire.KindAccepted:
 		return accepted, wire.Unmarshal(f.Body, &accepted)
 	case wire.KindRefused:
-		refusal := &wire.Error{}
-		if err := wire.Unmarshal(f.Body, refusal); err != nil {
+		refusal, err := wire.DecodeError(f.Body)
+		if err != nil {
 			return accepted, err
 		}
 		return accepted, refusal

@@ -102,6 +102,15 @@ func (e *Error) Validate() error {
 	return nil
 }
 
+// DecodeError decodes an Error that was received. It fails with Malformed.
+func DecodeError(b []byte) (*Error, error) {
+	e := &Error{}
+	if err := Unmarshal(b, e); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
 // Bounded returns the error as it may travel: with a code, and a text of at most MaxText bytes.
 func (e *Error) Bounded() *Error {
 	b := *e

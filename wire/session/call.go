@@ -220,8 +220,8 @@ func (s *Session) giveUp(id uint32, p *pending, out *outgoing) (left bool) {
 func (s *Session) replied(f wire.Frame) error {
 	r := result{body: f.Body, large: f.Flags&wire.FlagLarge != 0}
 	if f.Flags&wire.FlagError != 0 {
-		e := &wire.Error{}
-		if err := wire.Unmarshal(f.Body, e); err != nil {
+		e, err := wire.DecodeError(f.Body)
+		if err != nil {
 			return err
 		}
 		e.Origin = wire.Peer

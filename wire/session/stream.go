@@ -170,8 +170,8 @@ func (st *Stream) refused() error {
 	if err != nil {
 		return st.failed("read", err)
 	}
-	e := &wire.Error{}
-	if err := wire.Unmarshal(st.refusal, e); err != nil {
+	e, err := wire.DecodeError(st.refusal)
+	if err != nil {
 		return err
 	}
 	e.Origin = wire.Peer
