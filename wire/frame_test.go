@@ -146,21 +146,40 @@ func vectors(t *testing.T) (list []vector) {
 	add("reply-error", "call 7 fails", wire.KindReply, 7, wire.FlagError, 0, e[3])
 	add("reply-large", "the reply to call 8 comes on a stream", wire.KindReply, 8, wire.FlagLarge, 0, nil)
 	add("cancel", "nobody waits for call 7 any more", wire.KindCancel, 7, 0, 0, nil)
-	add("one-way", "a hand-over with the client's socket attached", wire.KindOneWay, 0, 0, 1, &wire.Request{Method: wire.MethodHandOver, Value: marshal(t, e[6])})
+	add("request-descriptors", "call 9 of copy, whose value names both its descriptors", wire.KindRequest, 9, 0, 2, &wire.Request{Method: "copy", Value: named(t)})
+	add("one-way", "a hand-over with the client's socket attached", wire.KindOneWay, 0, 0, 1, &wire.Request{Method: wire.MethodHandOver, Value: handOver(t)})
 	add("notice-terminating", "the sender takes no more requests", wire.KindNotice, 0, 0, 0, &wire.Notice{Name: wire.NoticeTerminating})
 	add("notice-handled", "credit for 64 one-way messages of 1,000 bytes comes back", wire.KindNotice, 0, 0, 0, &wire.Notice{Name: wire.NoticeHandled, Handled: 64, Bytes: 1000})
 	add("notice-facts", "the sender's facts", wire.KindNotice, 0, 0, 0, &wire.Notice{Name: wire.NoticeFacts, Facts: map[string]string{"container": "web"}})
 	add("end", "the sender ends the session", wire.KindEnd, 0, 0, 0, e[10])
-	add("stream", "a raw stream to follow begins", wire.KindStream, 0, 0, 0, e[9])
+	add("flush", "the sender asks, as 10, to be told when all it sent has been taken up", wire.KindFlush, 10, 0, 0, nil)
+	add("stream", "a streaming call of follow begins, with the value hi and 2 s left", wire.KindStream, 0, 0, 0, e[9])
 	add("data", "bytes of a raw stream, here those of the text hi", wire.KindData, 0, 0, 0, &text)
-	add("finish", "the writer of a raw stream has written all", wire.KindFinish, 0, 0, 0, nil)
+	add("item", "a value of a streaming call, here the text hi", wire.KindItem, 0, 0, 0, &text)
+	add("finish", "the writer of a raw stream or a streaming call has written all", wire.KindFinish, 0, 0, 0, nil)
 	add("large", "the value of call 8", wire.KindLarge, 8, 0, 0, &text)
 	add("large-reply", "the value of the reply to call 8", wire.KindLarge, 8, wire.FlagReply, 0, &text)
 	return list
 }
 
+// named returns a value with two descriptors.
+func named(t *testing.T) []byte {
+	return marshal(t, struct {
+		From *os.File `msgpack:"from"`
+		To   *os.File `msgpack:"to"`
+	}{os.Stdin, os.Stdout})
+}
+
+// handOver returns a full hand-over.
+func handOver(t *testing.T) []byte {
+	h := *examples()[6].(*wire.HandOver)
+	h.Socket = os.Stdin
+	return marshal(t, h)
+}
+
+// marshal returns the bytes of a value; its descriptors travel beside them.
 func marshal(t *testing.T, v any) []byte {
-	b, err := wire.Marshal(v)
+	b, _, err := wire.MarshalFiles(v)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,7 @@
 package wire
 
+import "os"
+
 // Bounds of what the messages before a session may say.
 const (
 	MaxEndpoint  = 128  // bytes of an endpoint's or a service's name
@@ -18,10 +20,11 @@ type Limits struct {
 	Calls  int64 `msgpack:"c"` // requests that are not yet answered
 	OneWay int64 `msgpack:"o"` // one-way messages that are not yet handled
 	Bytes  int64 `msgpack:"b"` // bytes of both their bodies
+	Files  int64 `msgpack:"f"` // descriptors of both
 }
 
 // DefaultLimits are the limits of a side that states none.
-var DefaultLimits = Limits{Calls: 256, OneWay: 256, Bytes: 4 << 20}
+var DefaultLimits = Limits{Calls: 256, OneWay: 256, Bytes: 4 << 20, Files: 64}
 
 // OrDefault returns l, with the default for each limit that is not positive, and no less than what one largest message needs.
 func (l Limits) OrDefault() Limits {
@@ -34,7 +37,10 @@ func (l Limits) OrDefault() Limits {
 	if l.Bytes <= 0 {
 		l.Bytes = DefaultLimits.Bytes
 	}
-	l.Bytes = max(l.Bytes, MaxBody)
+	if l.Files <= 0 {
+		l.Files = DefaultLimits.Files
+	}
+	l.Bytes, l.Files = max(l.Bytes, MaxBody), max(l.Files, MaxFiles)
 	return l
 }
 
@@ -158,7 +164,7 @@ func checkSessions(list []SessionInfo) error {
 	return nil
 }
 
-// A HandOver passes a client's connection, attached to the message, to an instance.
+// A HandOver passes a client's connection to an instance.
 type HandOver struct {
 	Session  string   `msgpack:"s"`
 	Endpoint string   `msgpack:"e"`
@@ -166,6 +172,7 @@ type HandOver struct {
 	Features []string `msgpack:"f,omitempty"`
 	Limits   Limits   `msgpack:"l"` // what the client accepts
 	Client   Process  `msgpack:"c"`
+	Socket   *os.File `msgpack:"d"` // the client's connection
 }
 
 // Validate checks a HandOver that was received.
@@ -200,6 +207,7 @@ type Notice struct {
 	Name    string            `msgpack:"n"`           // Notice…
 	Handled int64             `msgpack:"c,omitempty"` // NoticeHandled: one-way messages handled since the last such notice
 	Bytes   int64             `msgpack:"b,omitempty"` // NoticeHandled: bytes of their bodies
+	Files   int64             `msgpack:"d,omitempty"` // NoticeHandled: their descriptors
 	Facts   map[string]string `msgpack:"f,omitempty"` // NoticeFacts: all facts of the sender
 }
 
@@ -210,15 +218,17 @@ const (
 	NoticeFacts       = "facts"       // the sender's facts, for inspection
 )
 
-// A Stream begins a raw stream.
+// A Stream begins a raw stream or a streaming call.
 type Stream struct {
 	Method string `msgpack:"m"`
+	Within int64  `msgpack:"w,omitempty"` // time left to the caller, in milliseconds; 0: no limit
+	Value  Raw    `msgpack:"v,omitempty"` // the streaming call's own value
 }
 
 // Validate checks a Stream that was received.
 func (s *Stream) Validate() error {
-	if s.Method == "" || len(s.Method) > MaxMethod {
-		return Errorf(Malformed, "read a stream's method: %d bytes", len(s.Method))
+	if s.Method == "" || len(s.Method) > MaxMethod || s.Within < 0 {
+		return Errorf(Malformed, "read a stream: method of %d bytes, %d ms left", len(s.Method), s.Within)
 	}
 	return nil
 }
@@ -308,6 +318,16 @@ type Inspection struct {
 	Sent         int64             `msgpack:"bs" json:"bytes_sent"`
 	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`        // of this side
 	PeerFacts    map[string]string `msgpack:"pf,omitempty" json:"peer_facts"`  // of the other side
+	Channel      string            `msgpack:"ch,omitempty" json:"channel"`     // of its messages: ChannelLane or ChannelStream
 	Socket       uint64            `msgpack:"si,omitempty" json:"socket"`      // inode of this side's socket
 	PeerSocket   uint64            `msgpack:"pi,omitempty" json:"peer_socket"` // inode of the other side's; 0: unknown
 }
+
+// What the message channel of a session is.
+const (
+	ChannelLane   = "lane"   // the socket itself
+	ChannelStream = "stream" // its first stream
+)
+
+// FeatureLane is the feature of message channels that are the socket itself, and carry descriptors.
+const FeatureLane = "lane"

@@ -28,7 +28,7 @@ func messages() []any {
 
 // examples returns a full value of every message, in the order of messages.
 func examples() []any {
-	limits := wire.Limits{Calls: 1, OneWay: 2, Bytes: 3}
+	limits := wire.Limits{Calls: 1, OneWay: 2, Bytes: 3, Files: 4}
 	info := wire.SessionInfo{ID: id, Endpoint: "com.example.echo", Title: "web", OpenedAt: 1, ClosedAt: 2, End: end, Client: process}
 	return []any{
 		&wire.Open{Endpoint: "com.example.echo", Within: 2000, Title: "web", Features: []string{"lane"}, Limits: limits},
@@ -39,8 +39,8 @@ func examples() []any {
 		&wire.Sessions{Sessions: []wire.SessionInfo{info, info}},
 		&wire.HandOver{Session: id, Endpoint: "com.example.echo", Title: "web", Features: []string{"lane"}, Limits: limits, Client: process},
 		&wire.Request{Method: "echo", Within: 2000, Value: wire.Raw{0xa2, 'h', 'i'}},
-		&wire.Notice{Name: wire.NoticeFacts, Handled: 1, Bytes: 2, Facts: map[string]string{"a": "1", "b": "2"}},
-		&wire.Stream{Method: "follow"},
+		&wire.Notice{Name: wire.NoticeFacts, Handled: 1, Bytes: 2, Files: 3, Facts: map[string]string{"a": "1", "b": "2"}},
+		&wire.Stream{Method: "follow", Within: 2000, Value: wire.Raw{0xa2, 'h', 'i'}},
 		end,
 		&wire.SessionRef{Session: id, Text: "why"},
 		&wire.Inspection{CallsServed: 1, Streams: 2, Facts: map[string]string{"a": "1"}, Socket: math.MaxUint64},
@@ -171,8 +171,8 @@ func TestLimitsHaveDefaultsAndRoomForOneMessage(t *testing.T) {
 	for _, test := range []struct{ in, want wire.Limits }{
 		{wire.Limits{}, wire.DefaultLimits},
 		{wire.Limits{Calls: -1, OneWay: math.MinInt64, Bytes: -1}, wire.DefaultLimits},
-		{wire.Limits{Calls: 1, OneWay: 2, Bytes: 3}, wire.Limits{Calls: 1, OneWay: 2, Bytes: wire.MaxBody}},
-		{wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64}, wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64}},
+		{wire.Limits{Calls: 1, OneWay: 2, Bytes: 3}, wire.Limits{Calls: 1, OneWay: 2, Bytes: wire.MaxBody, Files: 64}},
+		{wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64, Files: 1}, wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64, Files: wire.MaxFiles}},
 	} {
 		if got := test.in.OrDefault(); got != test.want {
 			t.Errorf("%+v: %+v, want %+v", test.in, got, test.want)

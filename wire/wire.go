@@ -43,20 +43,22 @@ const (
 	KindOneWay  Kind = 19 // Request without a time left
 	KindNotice  Kind = 20 // Notice
 	KindEnd     Kind = 21 // End: the last frame of its side
+	KindFlush   Kind = 22 // no body: answered when all messages before it have been taken up
 )
 
 // The frames of every other stream.
 const (
-	KindStream Kind = 32 // first frame of a raw stream: Stream
+	KindStream Kind = 32 // first frame of a raw stream or a streaming call: Stream
 	KindData   Kind = 33 // bytes of a raw stream
-	KindFinish Kind = 34 // no body: the writer has written all
+	KindFinish Kind = 34 // no body: the writer of a raw stream or a streaming call has written all
 	KindLarge  Kind = 35 // a large body: its length may be up to MaxLarge
+	KindItem   Kind = 36 // a value of a streaming call
 )
 
 var kindNames = map[Kind]string{
 	KindOpen: "open", KindRouted: "routed", KindAccepted: "accepted", KindRefused: "refused", KindRegister: "register",
-	KindRequest: "request", KindReply: "reply", KindCancel: "cancel", KindOneWay: "one-way", KindNotice: "notice", KindEnd: "end",
-	KindStream: "stream", KindData: "data", KindFinish: "finish", KindLarge: "large",
+	KindRequest: "request", KindReply: "reply", KindCancel: "cancel", KindOneWay: "one-way", KindNotice: "notice", KindEnd: "end", KindFlush: "flush",
+	KindStream: "stream", KindData: "data", KindFinish: "finish", KindLarge: "large", KindItem: "item",
 }
 
 // String returns the kind's name, or its number if it has none.

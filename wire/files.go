@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"reflect"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// A descriptor in a value is a *os.File in Go, and on the wire its index among the descriptors of the message, from 0.
+func init() { msgpack.Register((*os.File)(nil), encodeFile, decodeFile) }
+
+// A target is what a value is encoded to, with the descriptors it names.
+type target struct {
+	bytes.Buffer
+	files []*os.File
+}
+
+// A source is what a value is decoded from, with the descriptors it may name.
+type source struct {
+	*bytes.Reader
+	files []*os.File
+	taken []bool
+}
+
+// MarshalFiles is Marshal for a value that may have descriptors: fields of type *os.File, nil for none. It returns them in the order of their
+// indices. It fails with OverQuota for more than MaxFiles.
+func MarshalFiles(v any) ([]byte, []*os.File, error) {
+	var t target
+	e := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(e)
+	e.Reset(&t)
+	e.SetSortMapKeys(true)
+	e.UseCompactInts(true)
+	err := e.Encode(v)
+	if coded, ok := errors.AsType[*Error](err); ok {
+		return nil, nil, coded
+	}
+	if err != nil {
+		return nil, nil, Errorf(Malformed, "encode %T: %v", v, err)
+	}
+	return t.Bytes(), t.files, nil
+}
+
+// UnmarshalFiles is Unmarshal for a value that came with descriptors. Those that v takes are v's from then on; the others are returned, and when it
+// fails all are. It fails with Malformed also for a value that names a descriptor that did not come, or one twice.
+func UnmarshalFiles(b []byte, files []*os.File, v any) (left []*os.File, err error) {
+	most := len(b)
+	if c, ok := v.(interface{ maxItems() int }); ok {
+		most = c.maxItems()
+	}
+	if err := walk(b, uint64(most)); err != nil {
+		return files, err
+	}
+	s := &source{Reader: bytes.NewReader(b), files: files, taken: make([]bool, len(files))}
+	// A decoder is not used again: one that failed may go on recording what it reads.
+	if err := msgpack.NewDecoder(s).Decode(v); err != nil {
+		return files, Errorf(Malformed, "decode %T: %v", v, err)
+	}
+	if c, ok := v.(interface{ Validate() error }); ok {
+		if err := c.Validate(); err != nil {
+			return files, err
+		}
+	}
+	for i, f := range files {
+		if !s.taken[i] {
+			left = append(left, f)
+		}
+	}
+	return left, nil
+}
+
+func encodeFile(e *msgpack.Encoder, v reflect.Value) error {
+	f := v.Interface().(*os.File)
+	if f == nil {
+		return e.EncodeNil()
+	}
+	t, ok := e.Writer().(*target)
+	switch {
+	case !ok:
+		return Errorf(Unsupported, "a descriptor outside of a message")
+	case len(t.files) == MaxFiles:
+		return Errorf(OverQuota, "a message with more than %d descriptors", MaxFiles)
+	}
+	t.files = append(t.files, f)
+	return e.EncodeInt(int64(len(t.files) - 1))
+}
+
+func decodeFile(d *msgpack.Decoder, v reflect.Value) error {
+	i, err := d.DecodeInterface()
+	if err != nil || i == nil {
+		v.SetZero()
+		return err
+	}
+	at := reflect.ValueOf(i)
+	s, ok := d.Buffered().(*source)
+	if !ok || !at.CanInt() && !at.CanUint() {
+		return Errorf(Malformed, "a %T in place of a descriptor", i)
+	}
+	n := -1
+	if at.CanInt() && at.Int() < MaxFiles {
+		n = int(at.Int())
+	} else if at.CanUint() && at.Uint() < MaxFiles {
+		n = int(at.Uint())
+	}
+	switch {
+	case n < 0 || n >= len(s.files):
+		return Errorf(Malformed, "descriptor %v of %d", i, len(s.files))
+	case s.taken[n]:
+		return Errorf(Malformed, "descriptor %d is named twice", n)
+	}
+	s.taken[n] = true
+	v.Set(reflect.ValueOf(s.files[n]))
+	return nil
+}
