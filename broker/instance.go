@@ -71,7 +71,9 @@ func (i *instance) take(ctx context.Context, h wire.HandOver, conn *net.UnixConn
 	if err != nil {
 		return fmt.Errorf("copy a connection: %w", err)
 	}
-	if err := i.control.Send(ctx, wire.MethodHandOver, h, f); err != nil {
+	defer f.Close()
+	h.Socket = f
+	if err := i.control.Send(ctx, wire.MethodHandOver, h); err != nil {
 		if wire.CodeOf(err) == wire.DeadlineExceeded {
 			return wire.Errorf(wire.Unavailable, "instance %d of %s (pid %d) takes no sessions: it is stopped or overloaded", i.number, i.service, i.process.PID)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 
@@ -16,7 +15,7 @@ type Caller interface {
 	// Call sends a request and waits for its reply; see Session.Call.
 	Call(ctx context.Context, method string, request, reply any) error
 	// Send sends a one-way message; see Session.Send.
-	Send(ctx context.Context, method string, value any, files ...*os.File) error
+	Send(ctx context.Context, method string, value any) error
 }
 
 // A Connection is a handle on an endpoint's name. It opens a session when it is first used, and a new one at the first use after that was lost. What the service
@@ -60,19 +59,9 @@ func (c *Connection) Call(ctx context.Context, method string, request, reply any
 	return c.use(ctx, func(s *Session) error { return s.Call(ctx, method, request, reply) })
 }
 
-// Send sends a one-way message on the connection's session, which it opens if need be. Files are closed in any case.
-func (c *Connection) Send(ctx context.Context, method string, value any, files ...*os.File) error {
-	if len(files) == 0 {
-		return c.use(ctx, func(s *Session) error { return s.Send(ctx, method, value) })
-	}
-	s, err := c.Session(ctx)
-	if err != nil {
-		for _, f := range files {
-			f.Close()
-		}
-		return err
-	}
-	return s.Send(ctx, method, value, files...)
+// Send sends a one-way message on the connection's session, which it opens if need be.
+func (c *Connection) Send(ctx context.Context, method string, value any) error {
+	return c.use(ctx, func(s *Session) error { return s.Send(ctx, method, value) })
 }
 
 // use runs f on the session, and on a new one as long as the session turns out to be going and nothing has left.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -56,7 +57,7 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	open := wire.Open{Endpoint: endpoint, Title: o.Title, Limits: o.Limits.OrDefault()}
+	open := wire.Open{Endpoint: endpoint, Title: o.Title, Features: session.Offer(), Limits: o.Limits.OrDefault()}
 	if err := open.Validate(); err != nil {
 		return nil, err
 	}
@@ -96,13 +97,17 @@ func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Sess
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	routed, accepted, err := ask(ctx, conn, open)
+	lane := slices.Contains(accepted.Features, wire.FeatureLane)
+	if err == nil && lane && !slices.Contains(open.Features, wire.FeatureLane) {
+		err = wire.Errorf(wire.Malformed, "the service uses the feature %s, which was not offered", wire.FeatureLane)
+	}
 	if !stop() || err != nil { // from here on the context says nothing about the connection
 		conn.Close()
 		return nil, cmp.Or(ctx.Err(), err)
 	}
 	return session.New(conn, session.Config{
 		ID: routed.Session, Endpoint: open.Endpoint, Title: open.Title, Opener: true, Peer: routed.Process,
-		Handler: o.Handler, Send: accepted.Limits, Receive: open.Limits, Logger: o.Logger,
+		Handler: o.Handler, Send: accepted.Limits, Receive: open.Limits, Lane: lane, Logger: o.Logger,
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,7 +135,8 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 		return wire.Errorf(wire.Terminating, "the service is being stopped")
 	}
 	limits := h.conf.Limits.OrDefault()
-	f, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Limits: limits})
+	features := slices.DeleteFunc(session.Offer(), func(f string) bool { return !slices.Contains(o.Features, f) })
+	f, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Features: features, Limits: limits})
 	if err == nil {
 		err = socket.WriteFrame(conn, f)
 	}
@@ -145,7 +147,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	h.mu.Lock() // who asks for the session, once a call on it was answered, finds it
 	s, err := session.New(conn, session.Config{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, Peer: peer,
-		Handler: mux, Send: o.Limits, Receive: limits, Logger: h.log,
+		Handler: mux, Send: o.Limits, Receive: limits, Logger: h.log, Lane: slices.Contains(features, wire.FeatureLane),
 	})
 	begun := &hosted{Session: s, client: client}
 	if err == nil {

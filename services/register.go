@@ -206,23 +206,22 @@ func (r *registrar) controlMux() *Mux {
 // handOver takes a client's connection from the broker.
 func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error) {
 	var o wire.HandOver
-	if err := m.Decode(&o); err != nil {
-		return nil, err
-	}
-	files, err := m.TakeFiles()
-	defer socket.CloseFiles(files)
-	if err == nil && len(files) != 1 {
-		err = wire.Errorf(wire.Malformed, "hand-over with %d descriptors, want 1", len(files))
-	}
 	var conn *net.UnixConn
+	err := m.Decode(&o)
 	if err == nil {
-		conn, err = socket.FromFile(files[0])
+		conn, err = socket.FromFile(o.Socket)
+		o.Socket.Close()
 	}
-	if err != nil {
-		r.log.Error("cannot take a connection over", "session", session.ShortID(o.Session), "code", wire.CodeOf(err), "err", err)
-		r.host.lost(o, wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: err.Error()})
-		return nil, err
+	if err == nil {
+		r.host.HandOver(o, conn)
+		return nil, nil
 	}
-	r.host.HandOver(o, conn)
-	return nil, nil
+	var facts wire.SessionInfo // of a session whose socket did not arrive
+	if malformed := m.Decode(&facts); malformed != nil {
+		return nil, malformed
+	}
+	r.log.Error("cannot take a connection over", "session", session.ShortID(facts.ID), "code", wire.CodeOf(err), "err", err)
+	r.host.lost(wire.HandOver{Session: facts.ID, Endpoint: facts.Endpoint, Title: facts.Title, Client: facts.Client},
+		wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: err.Error()})
+	return nil, err
 }

@@ -183,6 +183,9 @@ func (h *HandOver) Validate() error {
 	if err := CheckName(h.Endpoint); err != nil {
 		return err
 	}
+	if h.Socket == nil {
+		return Errorf(Malformed, "hand-over of %s without a socket", h.Session)
+	}
 	return checkOffer(h.Title, h.Features)
 }
 

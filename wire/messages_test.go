@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func examples() []any {
 		&wire.Error{Code: wire.Conflict, Text: "taken", Origin: wire.Peer, Holder: &wire.Holder{PID: 1, UID: 2, Service: "s", Lease: "l"}, Retry: 5},
 		&wire.Register{Service: "com.example", Instance: 3, Endpoints: []string{"com.example.echo"}, Features: []string{"lane"}, Sessions: []wire.SessionInfo{info}},
 		&wire.Sessions{Sessions: []wire.SessionInfo{info, info}},
-		&wire.HandOver{Session: id, Endpoint: "com.example.echo", Title: "web", Features: []string{"lane"}, Limits: limits, Client: process},
+		&wire.HandOver{Session: id, Endpoint: "com.example.echo", Title: "web", Features: []string{"lane"}, Limits: limits, Client: process, Socket: os.Stdin},
 		&wire.Request{Method: "echo", Within: 2000, Value: wire.Raw{0xa2, 'h', 'i'}},
 		&wire.Notice{Name: wire.NoticeFacts, Handled: 1, Bytes: 2, Files: 3, Facts: map[string]string{"a": "1", "b": "2"}},
 		&wire.Stream{Method: "follow", Within: 2000, Value: wire.Raw{0xa2, 'h', 'i'}},
@@ -50,11 +51,11 @@ func examples() []any {
 func TestEveryMessageSurvivesItsJourney(t *testing.T) {
 	fresh := messages()
 	for i, v := range examples() {
-		b, err := wire.Marshal(v)
+		b, files, err := wire.MarshalFiles(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := wire.Unmarshal(b, fresh[i]); err != nil || !reflect.DeepEqual(fresh[i], v) {
+		if _, err := wire.UnmarshalFiles(b, files, fresh[i]); err != nil || !reflect.DeepEqual(fresh[i], v) {
 			t.Errorf("%T: %+v, %v, want %+v", v, fresh[i], err, v)
 		}
 		for n := range b {
@@ -137,9 +138,10 @@ func TestValidateHoldsEveryBound(t *testing.T) {
 		{&wire.Sessions{Sessions: info(func(s *wire.SessionInfo) { s.Client.Program = long(wire.MaxFact + 1) })}, false},
 		{&wire.Sessions{Sessions: info(func(s *wire.SessionInfo) { s.End = &wire.End{} })}, false},
 		{&wire.Sessions{Sessions: info(func(s *wire.SessionInfo) { s.End = end })}, true},
-		{&wire.HandOver{Session: id, Endpoint: "e"}, true},
-		{&wire.HandOver{Session: "x", Endpoint: "e"}, false},
-		{&wire.HandOver{Session: id, Endpoint: "e", Title: long(wire.MaxTitle + 1)}, false},
+		{&wire.HandOver{Session: id, Endpoint: "e", Socket: os.Stdin}, true},
+		{&wire.HandOver{Session: id, Endpoint: "e"}, false},
+		{&wire.HandOver{Session: "x", Endpoint: "e", Socket: os.Stdin}, false},
+		{&wire.HandOver{Session: id, Endpoint: "e", Socket: os.Stdin, Title: long(wire.MaxTitle + 1)}, false},
 		{&wire.Request{Method: long(wire.MaxMethod), Length: wire.MaxLarge}, true},
 		{&wire.Request{Method: long(wire.MaxMethod + 1)}, false},
 		{&wire.Request{}, false},
@@ -182,7 +184,7 @@ func TestLimitsHaveDefaultsAndRoomForOneMessage(t *testing.T) {
 
 func FuzzUnmarshal(f *testing.F) {
 	for i, v := range examples() {
-		b, err := wire.Marshal(v)
+		b, _, err := wire.MarshalFiles(v)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -91,6 +91,7 @@ func (c *command) sessionInspect(ctx context.Context, id string) error {
 			{"calls", fmt.Sprintf("%d from the client (%d in flight), %d to it (%d in flight), %d late replies dropped", in.CallsServed, in.CallsServing, in.CallsMade, in.CallsWaiting, in.LateReplies)},
 			{"streams", fmt.Sprintf("%d open", in.Streams)},
 			{"bytes", fmt.Sprintf("%d from the client, %d to it", in.Received, in.Sent)},
+			{"channel", in.Channel},
 			{"sockets", fmt.Sprintf("client %d, instance %d", in.PeerSocket, in.Socket)},
 		}...)
 		lines = append(lines, facts("client", in.PeerFacts)...)

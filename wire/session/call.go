@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,35 +13,44 @@ import (
 
 // A pending request has been given an id and is not yet answered. It holds its credit until the reply comes, whoever still waits for it.
 type pending struct {
-	bytes     int64
+	load      load
 	done      chan result // room for one
 	abandoned bool        // nobody waits any more; guarded by the session's mutex
 }
 
+// A result is a reply that came, or why none does.
 type result struct {
-	body  []byte
-	large bool // the value comes on a stream
-	err   error
+	body    []byte
+	large   bool // the value comes on a stream
+	files   []*os.File
+	missing error // why files did not all arrive
+	err     error
 }
 
 func (p *pending) complete(r result) { p.done <- r }
 
+// requestRoom is more than a Request has beside its method and value, in bytes.
+const requestRoom = 32
+
+// errNoLane is why descriptors cannot travel.
+var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and carries no descriptors")
+
 // Call sends a request and waits for its reply, which it decodes into reply unless that is nil. A nil request has no value. Values may have up to
-// wire.MaxLarge bytes. The deadline of ctx travels with the request; when ctx ends, the handler's context at the other end does too.
-// Every failure is a *wire.Error: the peer's own, DeadlineExceeded, Canceled, Terminating, OverQuota, Malformed, or the code of the
-// session's end. Its Sent says whether the request had left.
+// wire.MaxLarge bytes, and up to wire.MaxFiles descriptors: fields of type *os.File. Those in request stay the caller's; those that reply takes are the
+// caller's, too. The deadline of ctx travels with the request; when ctx ends, the handler's context at the other end does too.
+// Every failure is a *wire.Error: the peer's own, DeadlineExceeded, Canceled, Terminating, OverQuota, Malformed, Unsupported for descriptors where there
+// is no lane, or the code of the session's end. Its Sent says whether the request had left.
 func (s *Session) Call(ctx context.Context, method string, request, reply any) error {
-	value, err := wire.Marshal(request)
-	if err == nil && len(value) > wire.MaxLarge {
-		err = wire.Errorf(wire.OverQuota, "a request of %d bytes, limit %d", len(value), wire.MaxLarge)
-	}
+	value, files, err := s.encodeValue(request, wire.MaxLarge)
+	var r result
 	var sent bool
 	if err == nil {
-		value, sent, err = s.roundTrip(ctx, method, value)
+		r, sent, err = s.roundTrip(ctx, wire.Request{Method: method, Value: value}, files)
 	}
 	if err == nil && reply != nil {
-		err = wire.Unmarshal(value, reply)
+		r.files, err = decode(r.body, r.files, r.missing, reply)
 	}
+	socket.CloseFiles(r.files)
 	if err == nil {
 		return nil
 	}
@@ -49,49 +59,49 @@ func (s *Session) Call(ctx context.Context, method string, request, reply any) e
 	return &failed
 }
 
-// roundTrip sends one request and returns the reply's value, and whether the request had left.
-func (s *Session) roundTrip(ctx context.Context, method string, value []byte) (body []byte, sent bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, false, err
+// encodeValue encodes a value of at most limit bytes, with copies of its descriptors.
+func (s *Session) encodeValue(v any, limit int) ([]byte, []*os.File, error) {
+	value, files, err := wire.MarshalFiles(v)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(value) > limit:
+		return nil, nil, wire.Errorf(wire.OverQuota, "a value of %d bytes, limit %d", len(value), limit)
+	case len(files) > 0 && !s.conf.Lane:
+		return nil, nil, errNoLane
 	}
-	request := wire.Request{Method: method, Value: value}
-	large := len(value)+len(method)+32 > wire.MaxBody
+	copies, err := socket.Copy(files)
+	if err != nil {
+		err = wire.Errorf(wire.OverQuota, "%v", err)
+	}
+	return value, copies, err
+}
+
+// roundTrip sends one request and returns its result, and whether the request had left. It owns files.
+func (s *Session) roundTrip(ctx context.Context, request wire.Request, files []*os.File) (r result, sent bool, err error) {
+	p := &pending{load: load{int64(len(request.Value)), int64(len(files))}, done: make(chan result, 1)}
+	value := request.Value
+	large := len(value)+len(request.Method)+requestRoom > wire.MaxBody
 	if large {
 		request.Value, request.Length = nil, int64(len(value))
 	}
-	if err := request.Validate(); err != nil {
-		return nil, false, err
+	out := &outgoing{files: files}
+	id, err := s.prepare(ctx, p, &request, large)
+	if err == nil {
+		out.frame, err = wire.NewFrame(wire.KindRequest, id, request)
+		out.frame.Files = uint8(len(files))
 	}
-	if large && s.mux == nil {
-		return nil, false, wire.Errorf(wire.OverQuota, "a request of %d bytes, and this session takes no more than %d", len(value), wire.MaxBody)
-	}
-	p := &pending{bytes: int64(len(value)), done: make(chan result, 1)}
-	if err := s.calls.take(ctx, s.ctx, p.bytes); err != nil {
-		return nil, false, err
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		request.Within = max(1, (time.Until(deadline) + time.Millisecond - 1).Milliseconds()) // the handler's is not the earlier one
-	}
-	id, err := s.begin(p)
-	if err != nil {
-		s.calls.back(1, p.bytes)
-		return nil, false, err
-	}
-	f, err := wire.NewFrame(wire.KindRequest, id, request)
 	if err != nil {
 		s.forget(id, p)
-		return nil, false, err
+		socket.CloseFiles(files)
+		return r, false, err
 	}
 	if large {
-		f.Flags |= wire.FlagLarge
-	}
-	out := &outgoing{frame: f}
-	if large {
+		out.frame.Flags |= wire.FlagLarge
 		out.written = make(chan struct{})
 	}
-	if !s.out.push(out, ctx.Done()) {
-		s.forget(id, p)
-		return nil, false, ctx.Err()
+	if err := s.enqueue(ctx, id, p, out); err != nil {
+		return r, false, err
 	}
 	if large {
 		return s.exchangeLarge(ctx, id, p, out, value)
@@ -99,15 +109,41 @@ func (s *Session) roundTrip(ctx context.Context, method string, value []byte) (b
 	return s.await(ctx, id, p, out)
 }
 
+// prepare checks a request, takes the credit for it and gives it its id. With an error it may have an id.
+func (s *Session) prepare(ctx context.Context, p *pending, r *wire.Request, large bool) (id uint32, err error) {
+	if err := cmp.Or(ctx.Err(), r.Validate()); err != nil {
+		return 0, err
+	}
+	if large && s.streamless {
+		return 0, wire.Errorf(wire.OverQuota, "a request of %d bytes, and this session takes no more than %d", r.Length, wire.MaxBody)
+	}
+	id, err = s.begin(ctx, p)
+	if deadline, ok := ctx.Deadline(); ok {
+		r.Within = max(1, (time.Until(deadline) + time.Millisecond - 1).Milliseconds()) // the handler's is not the earlier one
+	}
+	return id, err
+}
+
+// enqueue queues the frame of a request. When that fails, the request is forgotten.
+func (s *Session) enqueue(ctx context.Context, id uint32, p *pending, out *outgoing) error {
+	out.unsent = func(err error) { s.unsent(id, p, err) }
+	if s.out.push(out, ctx.Done()) {
+		return nil
+	}
+	s.forget(id, p)
+	socket.CloseFiles(out.files)
+	return ctx.Err()
+}
+
 // exchangeLarge sends the value of a large request behind its frame, and waits for the reply.
-func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, out *outgoing, value []byte) (body []byte, sent bool, err error) {
+func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, out *outgoing, value []byte) (r result, sent bool, err error) {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	begun := make(chan bool, 1)
 	if !s.spawn(func() { begun <- s.followUp(following, id, value, out) }) {
 		begun <- false
 	}
-	body, sent, err = s.await(ctx, id, p, out)
+	r, sent, err = s.await(ctx, id, p, out)
 	stop()                // a reply may come before the value has been taken, and then nobody needs it
 	if !<-begun && sent { // or the peer would wait for it
 		s.out.pushNow(&outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindCancel, Flags: wire.FlagLarge, ID: id}}})
@@ -115,7 +151,7 @@ func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, out 
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err() // and not what the peer says of a value that was cut off
 	}
-	return body, sent, err
+	return r, sent, err
 }
 
 // followUp sends the value of a large request when its frame has been written: a body whose request was withdrawn would be nobody's. It reports
@@ -140,30 +176,36 @@ func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *ou
 }
 
 // await waits for the reply to a request that is queued.
-func (s *Session) await(ctx context.Context, id uint32, p *pending, out *outgoing) ([]byte, bool, error) {
-	var r result
+func (s *Session) await(ctx context.Context, id uint32, p *pending, out *outgoing) (r result, sent bool, err error) {
 	select {
 	case r = <-p.done:
 	case <-ctx.Done():
 		select {
 		case r = <-p.done: // the reply came first
 		default:
-			return nil, s.giveUp(id, p, out), ctx.Err()
+			return r, s.giveUp(id, p, out), ctx.Err()
 		}
 	}
 	if r.err != nil {
-		return nil, !s.out.withdraw(out), r.err
+		return r, !s.out.withdraw(out), r.err
 	}
 	if r.large {
 		defer s.arriving.Done()
-		body, err := s.receiveLarge(ctx, bodyKey{reply: true, id: id}, anyLength)
-		return body, true, err
+		r.body, err = s.receiveLarge(ctx, bodyKey{reply: true, id: id}, anyLength)
 	}
-	return r.body, true, nil
+	return r, true, err
 }
 
-// begin gives a request its id.
-func (s *Session) begin(p *pending) (uint32, error) {
+// begin takes the credit for a request, and gives it its id. With an error it has neither.
+func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) {
+	if err := s.calls.take(ctx, s.ctx, p.load); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			s.calls.back(1, p.load)
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -183,17 +225,40 @@ func (s *Session) begin(p *pending) (uint32, error) {
 	return s.nextID, nil
 }
 
-// forget drops a request that never left.
+// forget drops a request that never left. One without an id is none.
 func (s *Session) forget(id uint32, p *pending) {
+	if id == 0 {
+		return
+	}
 	s.mu.Lock()
 	_, known := s.pending[id]
 	delete(s.pending, id)
 	s.mu.Unlock()
 	if known {
-		s.calls.back(1, p.bytes)
-	} else if r := <-p.done; r.large { // a peer that answers what it was not asked
+		s.calls.back(1, p.load)
+	} else { // the session has ended, or a peer answers what it was not asked
+		s.drain(id, <-p.done)
+	}
+}
+
+// drain lets go of a reply that nobody takes.
+func (s *Session) drain(id uint32, r result) {
+	socket.CloseFiles(r.files)
+	if r.large {
 		s.arriving.Done()
 		s.discardLarge(bodyKey{reply: true, id: id})
+	}
+}
+
+// unsent completes a request that could not leave for its descriptors' sake.
+func (s *Session) unsent(id uint32, p *pending, err error) {
+	s.mu.Lock()
+	_, known := s.pending[id]
+	delete(s.pending, id)
+	s.mu.Unlock()
+	if known {
+		s.calls.back(1, p.load)
+		p.complete(result{err: err})
 	}
 }
 
@@ -209,105 +274,51 @@ func (s *Session) giveUp(id uint32, p *pending, out *outgoing) (left bool) {
 	s.mu.Unlock()
 	if open {
 		s.out.pushNow(&outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindCancel, ID: id}}})
-	} else if r := <-p.done; r.large { // it was answered meanwhile
-		s.arriving.Done()
-		s.discardLarge(bodyKey{reply: true, id: id})
+	} else { // it was answered meanwhile
+		s.drain(id, <-p.done)
 	}
 	return true
 }
 
 // replied takes a reply from the peer.
-func (s *Session) replied(f wire.Frame) error {
-	r := result{body: f.Body, large: f.Flags&wire.FlagLarge != 0}
-	if f.Flags&wire.FlagError != 0 {
-		e, err := wire.DecodeError(f.Body)
+func (s *Session) replied(a arrived) error {
+	r := result{body: a.Body, large: a.Flags&wire.FlagLarge != 0, files: a.files, missing: a.missing}
+	if a.Flags&wire.FlagError != 0 {
+		e, err := wire.DecodeError(a.Body)
+		if err == nil && a.Files > 0 {
+			err = wire.Errorf(wire.Malformed, "an error with %d descriptors", a.Files)
+		}
 		if err != nil {
 			return err
 		}
 		e.Origin = wire.Peer
 		r = result{err: e}
 	}
-	if r.large && s.mux == nil {
+	if r.large && s.streamless {
 		return wire.Errorf(wire.Unsupported, "a large reply, and this session has no streams")
 	}
 	s.mu.Lock()
-	p, known := s.pending[f.ID]
-	delete(s.pending, f.ID)
+	p, known := s.pending[a.ID]
+	delete(s.pending, a.ID)
 	ended := s.ended != nil
 	late := known && p.abandoned
+	if r.large && known {
+		s.arriving.Add(1)
+	}
 	if known && !late {
-		if r.large {
-			s.arriving.Add(1)
-		}
 		p.complete(r)
 	}
 	s.mu.Unlock()
 	switch {
 	case !known && !ended:
-		return wire.Errorf(wire.Malformed, "reply to request %d, which is not in flight", f.ID)
+		return wire.Errorf(wire.Malformed, "reply to request %d, which is not in flight", a.ID)
 	case !known:
+		socket.CloseFiles(a.files)
 		return nil
 	case late:
 		s.stats.late.Add(1)
-		if r.large {
-			s.discardLarge(bodyKey{reply: true, id: f.ID})
-		}
+		s.drain(a.ID, r)
 	}
-	s.calls.back(1, p.bytes)
+	s.calls.back(1, p.load)
 	return nil
-}
-
-// Send sends a one-way message, with files attached where the session carries descriptors; they are closed when they have left, or when Send
-// fails. It returns when the message is queued: nothing tells whether it was handled. It waits until ctx ends for the peer to have
-// handled earlier ones. A value has at most wire.MaxBody bytes. Failures are as those of Call.
-func (s *Session) Send(ctx context.Context, method string, value any, files ...*os.File) error {
-	err := s.send(ctx, method, value, files)
-	if err == nil {
-		return nil
-	}
-	socket.CloseFiles(files)
-	return wire.AsError(fmt.Errorf("send %s to %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, err))
-}
-
-func (s *Session) send(ctx context.Context, method string, value any, files []*os.File) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if len(files) > 0 && s.mux != nil {
-		return wire.Errorf(wire.Unsupported, "this session carries no descriptors")
-	}
-	if len(files) > wire.MaxFiles {
-		return wire.Errorf(wire.OverQuota, "%d descriptors, limit %d", len(files), wire.MaxFiles)
-	}
-	b, err := wire.Marshal(value)
-	if err != nil {
-		return err
-	}
-	request := wire.Request{Method: method, Value: b}
-	if err := request.Validate(); err != nil {
-		return err
-	}
-	f, err := wire.NewFrame(wire.KindOneWay, 0, request)
-	if err != nil {
-		return err
-	}
-	size := int64(len(b))
-	if err := s.oneWay.take(ctx, s.ctx, size); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	ended, terminating := s.ended, s.terminating
-	s.mu.Unlock()
-	switch {
-	case ended != nil:
-		err = ended.Err()
-	case terminating:
-		err = wire.Errorf(wire.Terminating, "the session is being ended")
-	case !s.out.push(&outgoing{frame: f, files: files}, ctx.Done()):
-		err = ctx.Err()
-	}
-	if err != nil {
-		s.oneWay.back(1, size)
-	}
-	return err
 }

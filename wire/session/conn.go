@@ -1,23 +1,18 @@
 package session
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"io"
-	"log"
-	"log/slog"
 	"net"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/hashicorp/yamux"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 const (
@@ -33,22 +28,28 @@ const (
 	queueBound = 3 << 20
 )
 
-// A conn is the connection under yamux. Its Write never blocks and never fails: it queues what the socket does not take at once, so that a stalled
-// peer holds up nobody's deadline, and a failed write does not keep yamux from reading what the peer has written before it went.
-// Writers to streams wait for room in the queue first. A frame's header and body leave in one write.
+// A conn is a session's socket. What leaves on it are whole frames: those of the lane, and those of yamux, a few at a time in turns.
+//
+// yamux's never block and never fail: what the socket does not take at once is queued, so that a stalled peer holds up nobody's deadline, and a failed
+// write does not keep yamux from reading what the peer has written before it went. Writers to streams wait for room in that queue first.
 type conn struct {
 	net.Conn
-	stats *stats
-	flows flows
-	guard guard         // only the reader's
-	turn  chan struct{} // of who may wait for yamux to open a stream
+	unix    *net.UnixConn // nil: Conn carries no descriptors
+	stats   *stats
+	flows   flows
+	in      incoming
+	turn    chan struct{} // of who writes; a frame that was begun is finished before it is given on
+	opening chan struct{} // of who may wait for yamux to open a stream
+	gone    chan struct{} // closed with the conn
+	batch   []byte        // of the lane; only who has the turn uses it
 
 	mu       sync.Mutex
-	held     []byte // a data frame's header, until its body comes
-	queue    bytes.Buffer
-	writers  int           // that were admitted and are inside yamux
-	room     chan struct{} // closed when there is more room
+	queue    [][]byte // whole frames of yamux
+	queued   int      // bytes in it
+	writers  int      // that were admitted and are inside yamux
+	room     chan struct{}
 	flushing bool
+	finished bool // nothing more of yamux's is taken
 	broken   bool
 	breach   *wire.Error // what the peer did that ended the connection
 	flusher  sync.WaitGroup
@@ -56,22 +57,13 @@ type conn struct {
 
 // newConn returns a conn whose side is the session's opener or not.
 func newConn(under net.Conn, st *stats, opener bool) *conn {
-	c := &conn{Conn: under, stats: st, room: make(chan struct{}), turn: make(chan struct{}, 1)}
-	c.flows.opener, c.flows.byID = opener, map[uint32]*flow{}
-	c.guard.flows = &c.flows
-	return c
-}
-
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.stats.received.Add(int64(n))
-	if breach := c.guard.look(b[:n]); breach != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.breach = wire.AsError(breach)
-		return 0, breach
+	c := &conn{
+		Conn: under, stats: st, turn: make(chan struct{}, 1), opening: make(chan struct{}, 1),
+		gone: make(chan struct{}), room: make(chan struct{}),
 	}
-	return n, err
+	c.unix, _ = under.(*net.UnixConn)
+	c.flows.opener, c.flows.byID = opener, map[uint32]*flow{}
+	return c
 }
 
 // breached returns what the peer did that ended the connection, or nil.
@@ -81,52 +73,113 @@ func (c *conn) breached() *wire.Error {
 	return c.breach
 }
 
+// broke notes what the peer did that ends the connection.
+func (c *conn) broke(breach *wire.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.breach = breach
+}
+
 // SyscallConn gives access to the socket.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if sc, ok := c.Conn.(syscall.Conn); ok {
 		return sc.SyscallConn()
 	}
-	return nil, errors.ErrUnsupported
+	return nil, wire.Errorf(wire.Unsupported, "the session is not on a socket")
 }
 
-// Write takes all of b. Only yamux's sender calls it.
-func (c *conn) Write(b []byte) (int, error) {
-	n := len(b)
+// takeTurn waits for the turn to write, and reports false when the conn is closed first.
+func (c *conn) takeTurn() bool {
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	case <-c.gone:
+		return false
+	}
+}
+
+func (c *conn) endTurn() { <-c.turn }
+
+// writeLane writes frames of the lane, as soon as it is their turn. Only one goroutine calls it.
+func (c *conn) writeLane(batch []*outgoing) error {
+	if !c.takeTurn() {
+		return net.ErrClosed
+	}
+	defer c.endTurn()
+	if first := batch[0]; len(first.files) > 0 {
+		return c.writeFiles(first)
+	}
+	c.batch = appendFrames(c.batch[:0], batch)
+	n, err := c.Conn.Write(c.batch)
+	c.stats.sent.Add(int64(n))
+	if cap(c.batch) > maxChunk {
+		c.batch = nil
+	}
+	return err
+}
+
+// writeFiles writes a frame with descriptors.
+func (c *conn) writeFiles(o *outgoing) error {
+	if c.unix == nil {
+		return unsentError{wire.Errorf(wire.Unsupported, "this session is not on a socket, and carries no descriptors")}
+	}
+	err := socket.WriteFrame(c.unix, o.frame, o.files...)
+	if unsent, ok := errors.AsType[*socket.UnsentError](err); ok {
+		return unsentError{wire.Errorf(wire.OverQuota, "%v", unsent)}
+	}
+	if err == nil {
+		c.stats.sent.Add(int64(wire.HeaderSize + len(o.frame.Body)))
+	}
+	return err
+}
+
+// finish tells the peer that nothing more is written, when all that is queued has left.
+func (c *conn) finish() error {
+	c.mu.Lock()
+	c.finished = true
+	c.mu.Unlock()
+	c.flusher.Wait()
+	if !c.takeTurn() {
+		return net.ErrClosed
+	}
+	defer c.endTurn()
+	return c.Conn.(halfCloser).CloseWrite()
+}
+
+// A halfCloser is a connection of which each direction ends by itself.
+type halfCloser interface{ CloseWrite() error }
+
+// writeMux takes a whole frame of yamux.
+func (c *conn) writeMux(frame []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.broken {
-		return n, nil
+	if c.broken || c.finished {
+		return
 	}
-	if h := yamuxFrame(b); c.held == nil && n == yamuxHeader {
-		c.flows.sent(h)
-		if h.kind() == yamuxData && h.length() > 0 {
-			c.held = bytes.Clone(b)
-			return n, nil
+	if !c.flushing {
+		select {
+		case c.turn <- struct{}{}:
+			n := c.try(frame)
+			if n == len(frame) {
+				c.endTurn()
+				return
+			}
+			c.flushLocked(slices.Clone(frame[n:])) // it has the turn, if the frame was begun
+			return
+		default:
+			c.flushLocked(nil)
 		}
 	}
-	if c.held != nil {
-		b, c.held = append(c.held, b...), nil
-	}
-	if !c.flushing {
-		b = b[c.tryLocked(b):]
-	}
-	if len(b) == 0 || c.broken {
-		return n, nil
-	}
-	if c.queue.Len()+len(b) > queueBound {
+	if c.queued+len(frame) > queueBound {
 		c.breakLocked()
-		return n, nil
+		return
 	}
-	c.queue.Write(b)
-	if !c.flushing {
-		c.flushing = true
-		c.flusher.Go(c.flush)
-	}
-	return n, nil
+	c.queue = append(c.queue, slices.Clone(frame))
+	c.queued += len(frame)
 }
 
-// tryLocked writes what the socket takes of b without waiting, and returns how much that was.
-func (c *conn) tryLocked(b []byte) (n int) {
+// try writes what the socket takes of b without waiting, and returns how much that was.
+func (c *conn) try(b []byte) (n int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0
@@ -135,38 +188,54 @@ func (c *conn) tryLocked(b []byte) (n int) {
 		n, err = unix.Write(int(fd), b)
 		return true
 	})
-	if n > 0 {
-		c.stats.sent.Add(int64(n))
-		return n
-	}
-	return 0 // an error comes again in flush, or the reader sees it
+	c.stats.sent.Add(int64(max(n, 0)))
+	return max(n, 0) // an error comes again in flush, or the reader sees it
 }
 
-// flush writes the queue until it is empty.
-func (c *conn) flush() {
-	for {
-		c.mu.Lock()
-		b := bytes.Clone(c.queue.Next(maxChunk))
-		if len(b) == 0 {
-			c.queue = bytes.Buffer{}
-			c.flushing = false
+// flushLocked starts the flusher. The rest of a frame, unless it is nil, has the turn.
+func (c *conn) flushLocked(rest []byte) {
+	c.flushing = true
+	c.flusher.Go(func() { c.flush(rest) })
+}
+
+// flush writes rest, in the turn that it has, and then the queue until it is empty.
+func (c *conn) flush(rest []byte) {
+	for ; ; rest = nil {
+		if rest == nil {
+			if rest = c.next(); rest == nil || !c.takeTurn() {
+				return
+			}
 		}
-		c.signalLocked()
-		c.mu.Unlock()
-		if len(b) == 0 {
-			return
-		}
-		n, err := c.Conn.Write(b)
+		n, err := c.Conn.Write(rest)
+		c.endTurn()
 		c.stats.sent.Add(int64(n))
 		if err != nil {
 			c.mu.Lock()
 			c.broken, c.flushing = true, false
-			c.queue = bytes.Buffer{}
-			c.signalLocked()
+			c.emptyLocked()
 			c.mu.Unlock()
 			return
 		}
 	}
+}
+
+// next takes the next frames that are written in one turn out of the queue. With nil the flusher is done.
+func (c *conn) next() (b []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for n < len(c.queue) && (n == 0 || len(b)+len(c.queue[n]) <= maxChunk) {
+		b = append(b, c.queue[n]...)
+		n++
+	}
+	c.queue = slices.Delete(c.queue, 0, n)
+	c.queued -= len(b)
+	if n == 0 {
+		c.queue = nil
+		c.flushing = false
+	}
+	c.signalLocked()
+	return b
 }
 
 func (c *conn) signalLocked() {
@@ -174,21 +243,26 @@ func (c *conn) signalLocked() {
 	c.room = make(chan struct{})
 }
 
+func (c *conn) emptyLocked() {
+	c.queue, c.queued = nil, 0
+	c.signalLocked()
+}
+
 // breakLocked ends the connection because its queue is over its bound.
 func (c *conn) breakLocked() {
 	c.broken = true
 	c.breach = wire.Errorf(wire.OverQuota, "the peer has not read %d bytes that it caused", queueBound)
-	c.queue = bytes.Buffer{}
-	c.signalLocked()
-	c.Conn.SetDeadline(time.Unix(1, 0)) // Read and Write return at once; the reader then lets go
+	c.emptyLocked()
+	c.Conn.SetDeadline(longAgo) // reads and writes return at once; the reader then lets go
 }
 
-// Close closes the connection and waits for the flusher.
+// Close closes the connection, once, and waits for the flusher.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	c.broken = true
 	c.signalLocked()
 	c.mu.Unlock()
+	close(c.gone)
 	c.flows.close()
 	err := c.Conn.Close()
 	c.flusher.Wait()
@@ -204,7 +278,7 @@ func (c *conn) admit(ctx context.Context) (chunk int, err error) {
 			c.mu.Unlock()
 			return 0, net.ErrClosed
 		}
-		if c.queue.Len() < queueLimit {
+		if c.queued < queueLimit {
 			c.writers++
 			chunk = maxChunk
 			if c.writers > fullWriters {
@@ -245,115 +319,4 @@ func (c *conn) writeStream(ctx context.Context, stream *yamux.Stream, b []byte) 
 		b = b[n:]
 	}
 	return nil
-}
-
-// openStream opens a yamux stream as soon as there is room for its first frame.
-func (s *Session) openStream(ctx context.Context) (*flow, error) {
-	if s.mux == nil {
-		return nil, wire.Errorf(wire.Unsupported, "open a stream: this session has none")
-	}
-	if err := cmp.Or(ctx.Err(), context.Cause(s.ctx)); err != nil {
-		return nil, err
-	}
-	c := s.conn.(*conn)
-	if _, err := c.admit(ctx); err != nil {
-		return nil, s.endedOr(err)
-	}
-	defer c.left()
-	stream, err := s.openWithin(ctx)
-	if err != nil {
-		return nil, s.endedOr(err)
-	}
-	return c.flows.claim(stream), nil
-}
-
-// openWithin opens a yamux stream until ctx ends. yamux itself waits without a bound once the peer owes it its backlog of acknowledgements:
-// then one at a time waits there, and the others for their turn.
-func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
-	opening := s.opening.Add(1)
-	defer s.opening.Add(-1)
-	if s.mux.NumStreams()+int(opening) < acceptBacklog {
-		return s.mux.OpenStream()
-	}
-	c := s.conn.(*conn)
-	select {
-	case c.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-s.done:
-		return nil, context.Cause(s.ctx)
-	}
-	type result struct {
-		stream *yamux.Stream
-		err    error
-	}
-	opened := make(chan result)
-	spawned := s.spawn(func() {
-		defer func() { <-c.turn }()
-		stream, err := s.mux.OpenStream()
-		select {
-		case opened <- result{stream, err}:
-		case <-ctx.Done():
-			if err == nil {
-				c.flows.claim(stream).Close()
-			}
-		}
-	})
-	if !spawned {
-		return nil, context.Cause(s.ctx)
-	}
-	select {
-	case r := <-opened:
-		return r.stream, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// endedOr returns the session's end as an error if it has ended, else err.
-func (s *Session) endedOr(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended != nil {
-		return s.ended.Err()
-	}
-	for _, gone := range []error{io.EOF, net.ErrClosed, yamux.ErrSessionShutdown, yamux.ErrConnectionReset, yamux.ErrStreamClosed} {
-		if errors.Is(err, gone) {
-			return wire.Errorf(s.lostCode(), "the peer is gone")
-		}
-	}
-	return err
-}
-
-// acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
-const acceptBacklog = 256
-
-// yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that
-// the peer does not close stays: a reset would take from the peer what it has not yet read. streamsBound bounds their number.
-func yamuxConfig(logger *slog.Logger) *yamux.Config {
-	c := yamux.DefaultConfig()
-	c.EnableKeepAlive = false
-	c.AcceptBacklog = acceptBacklog
-	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
-	c.StreamOpenTimeout = 0
-	c.StreamCloseTimeout = 0
-	c.LogOutput = nil
-	c.Logger = log.New(&yamuxLog{logger: logger}, "", 0)
-	return c
-}
-
-// yamuxLogLines is how many of yamux's lines a session logs: a peer can cause any number.
-const yamuxLogLines = 8
-
-// A yamuxLog passes yamux's first lines on at debug level.
-type yamuxLog struct {
-	logger *slog.Logger
-	lines  atomic.Int64
-}
-
-func (l *yamuxLog) Write(b []byte) (int, error) {
-	if l.lines.Add(1) <= yamuxLogLines {
-		l.logger.Debug("yamux", "err", wire.Printable(string(bytes.TrimSpace(b)), wire.MaxText))
-	}
-	return len(b), nil
 }

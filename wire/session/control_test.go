@@ -3,13 +3,11 @@ package session_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,158 +28,6 @@ func controlPair(t testing.TB, a, b session.Config) (x, y *session.Session) {
 	x, y = session.NewControl(left, a), session.NewControl(right, b)
 	t.Cleanup(func() { closes(t, x, y) })
 	return x, y
-}
-
-// numbered returns a file that holds a number.
-func numbered(t testing.TB, n int64) *os.File {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintln(w, n)
-	w.Close()
-	return r
-}
-
-func TestDescriptorsComeWithTheirMessagesInOrder(t *testing.T) {
-	const n = 600 // more than the credit
-	var next atomic.Int64
-	x, _ := controlPair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
-		"take": func(_ context.Context, m *session.Message) (any, error) {
-			var want int64
-			if err := m.Decode(&want); err != nil {
-				return nil, err
-			}
-			files, err := m.TakeFiles()
-			if err != nil || len(files) != int(want%3) {
-				t.Errorf("message %d: %d descriptors, %v", want, len(files), err)
-			}
-			for _, f := range files {
-				var got int64
-				if _, err := fmt.Fscan(f, &got); err != nil || got != want {
-					t.Errorf("message %d came with descriptor %d, %v", want, got, err)
-				}
-				flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
-				if err != nil || flags&unix.FD_CLOEXEC == 0 {
-					t.Errorf("message %d: descriptor with flags %#x, %v", want, flags, err)
-				}
-				f.Close()
-			}
-			if !next.CompareAndSwap(want, want+1) {
-				t.Errorf("message %d came when %d was due", want, next.Load())
-			}
-			if again, _ := m.TakeFiles(); len(again) != 0 {
-				t.Error("descriptors were given twice")
-			}
-			return nil, nil
-		},
-		"echo": echo,
-	}}})
-	for i := range int64(n) {
-		var files []*os.File
-		for range i % 3 {
-			files = append(files, numbered(t, i))
-		}
-		if err := x.Send(within(t, 10*time.Second), "take", i, files...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := x.Call(within(t, 10*time.Second), "echo", "", nil); err != nil || next.Load() != n {
-		t.Errorf("%d of %d were taken, %v", next.Load(), n, err)
-	}
-}
-
-func TestTenThousandDescriptorsLeaveNoneBehind(t *testing.T) {
-	var handled atomic.Int64
-	x, _ := controlPair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
-		"ignore": func(context.Context, *session.Message) (any, error) { handled.Add(1); return nil, nil }, // nobody takes them
-		"panic":  panics,
-		"echo":   echo,
-	}}})
-	before := len(descriptors())
-	for i := range 2500 {
-		var files []*os.File
-		for range 4 {
-			f, err := os.Open(os.DevNull)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files = append(files, f)
-		}
-		method := []string{"ignore", "panic", "nothing"}[i%3]
-		if err := x.Send(within(t, 10*time.Second), method, nil, files...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := x.Call(within(t, 10*time.Second), "echo", "", nil); err != nil || handled.Load() != 834 {
-		t.Errorf("%d were handled, %v", handled.Load(), err)
-	}
-	until(t, "all descriptors are closed", func() bool { return len(descriptors()) <= before })
-}
-
-func TestDescriptorsThatCannotBeSentAreClosedAndTheSessionIsWhole(t *testing.T) {
-	x, _ := controlPair(t, session.Config{}, session.Config{Handler: usual})
-	files := func(n int) (list []*os.File) {
-		for range n {
-			list = append(list, numbered(t, 0))
-		}
-		return list
-	}
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
-	used := files(1)
-	if err := x.Send(within(t, time.Second), "ignore", nil, files(wire.MaxFiles+1)...); !errors.Is(err, wire.OverQuota) {
-		t.Errorf("one too many: %v, want %v", err, wire.OverQuota)
-	}
-	if err := x.Send(within(t, time.Second), "", nil, used...); !errors.Is(err, wire.Malformed) {
-		t.Errorf("no method: %v, want %v", err, wire.Malformed)
-	}
-	if _, err := used[0].Stat(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a file is open after its Send failed: %v", err)
-	}
-	for x.Send(canceled, "ignore", nil, files(1)...) == nil { // until the credit is used up
-	}
-	if err := x.Call(within(t, time.Second), "echo", "", nil); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
-	c, _ := both(t, usual)
-	if err := c.Send(within(t, time.Second), "ignore", nil, files(1)...); !errors.Is(err, wire.Unsupported) {
-		t.Errorf("on yamux: %v, want %v", err, wire.Unsupported)
-	}
-	x.Close()
-	if err := x.Send(within(t, time.Second), "ignore", nil, files(1)...); !errors.Is(err, wire.Invalid) {
-		t.Errorf("after the end: %v, want %v", err, wire.Invalid)
-	}
-}
-
-func TestAWriteThatCannotSucceedEndsTheSessionAndDoesNotMuteIt(t *testing.T) {
-	x, y := controlPair(t, session.Config{}, session.Config{Handler: usual})
-	f := numbered(t, 0)
-	f.Close()
-	if err := x.Send(within(t, time.Second), "ignore", nil, f); err != nil {
-		t.Fatal(err) // it is queued, nothing more
-	}
-	wait(t, "the end", x.Done())
-	wait(t, "the peer's end", y.Done())
-	if end := x.End(); end.Code != wire.Internal || end.Origin != wire.Local {
-		t.Errorf("end %+v", end)
-	}
-}
-
-func TestDescriptorsStillQueuedAtTheEndAreClosed(t *testing.T) {
-	hold := make(chan struct{})
-	x, y := controlPair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
-		"hold": func(context.Context, *session.Message) (any, error) { <-hold; return nil, nil },
-	}}})
-	for range 200 { // in the peer's inbox
-		if err := x.Send(within(t, time.Second), "hold", nil, numbered(t, 0)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	y.Abort(wire.End{Code: wire.Invalid, Origin: wire.Local})
-	wait(t, "the end", x.Done())
-	close(hold)
 }
 
 func TestAControlSessionAnswersWhatItCannotCarry(t *testing.T) {
@@ -252,7 +98,9 @@ func TestControlSessionsEndAsOthersDo(t *testing.T) {
 						}
 					})
 					all.Go(func() {
-						for from.Send(context.Background(), "ignore", nil, numbered(t, 1)) == nil {
+						f := numbered(t, 1)
+						defer f.Close()
+						for from.Send(context.Background(), "ignore", carried{Files: []*os.File{f}}) == nil {
 						}
 					})
 				}
@@ -274,9 +122,11 @@ func TestAControlSessionWhosePeerIsSilentEndsInTime(t *testing.T) {
 	leavesNothing(t)
 	a, b := sockets(t)
 	x := session.NewControl(a, session.Config{Endpoint: "control"})
+	f := numbered(t, 1)
+	defer f.Close()
 	var err error
 	for err == nil { // nobody reads
-		err = x.Send(within(t, 100*time.Millisecond), "m", strings.Repeat("x", 60_000), numbered(t, 1))
+		err = x.Send(within(t, 100*time.Millisecond), "m", carried{Text: strings.Repeat("x", 60_000), Files: []*os.File{f}})
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want a deadline", err)

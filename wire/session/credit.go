@@ -8,38 +8,51 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// A credit is how many messages, and bytes of them, the peer takes at a time. Senders beyond it wait their turn on their own side.
+// A load is what messages weigh on the side that takes them.
+type load struct{ bytes, files int64 }
+
+func (l load) plus(m load) load   { return load{l.bytes + m.bytes, l.files + m.files} }
+func (l load) minus(m load) load  { return load{l.bytes - m.bytes, l.files - m.files} }
+func (l load) within(m load) bool { return l.bytes <= m.bytes && l.files <= m.files }
+
+// fits reports whether l may come to what is taken already.
+func (l load) fits(limits wire.Limits, taken load) bool {
+	return l.within(load{limits.Bytes, limits.Files}.minus(taken))
+}
+
+// A credit is how many messages, and how much of a load, the peer takes at a time. Senders beyond it wait their turn on their own side.
 type credit struct {
 	most  int64 // messages
-	limit int64 // of bytes
+	limit load
 
 	mu      sync.Mutex
 	count   int64 // left
-	bytes   int64 // left
+	load    load  // left
 	waiting []*creditor
 }
 
 type creditor struct {
-	bytes int64
+	load  load
 	ready chan struct{} // closed when the credit is given, under the mutex
 }
 
-func newCredit(count, bytes int64) *credit {
-	return &credit{most: count, limit: bytes, count: count, bytes: bytes}
+func newCredit(count int64, limits wire.Limits) *credit {
+	limit := load{limits.Bytes, limits.Files}
+	return &credit{most: count, limit: limit, count: count, load: limit}
 }
 
-// take takes credit for one message of n bytes. It waits until ctx or the session ends, whose error it returns.
-func (c *credit) take(ctx, session context.Context, n int64) error {
-	if n > c.limit {
-		return wire.Errorf(wire.OverQuota, "send a message of %d bytes: the peer takes %d", n, c.limit)
+// take takes credit for one message. It waits until ctx or the session ends, whose error it returns.
+func (c *credit) take(ctx, session context.Context, l load) error {
+	if !l.within(c.limit) {
+		return wire.Errorf(wire.OverQuota, "send a message of %d bytes and %d descriptors: the peer takes %d and %d", l.bytes, l.files, c.limit.bytes, c.limit.files)
 	}
 	c.mu.Lock()
-	if len(c.waiting) == 0 && c.fitsLocked(n) {
-		c.giveLocked(n)
+	if len(c.waiting) == 0 && c.fitsLocked(l) {
+		c.giveLocked(l)
 		c.mu.Unlock()
 		return nil
 	}
-	w := &creditor{bytes: n, ready: make(chan struct{})}
+	w := &creditor{load: l, ready: make(chan struct{})}
 	c.waiting = append(c.waiting, w)
 	c.mu.Unlock()
 	select {
@@ -62,40 +75,40 @@ func (c *credit) leave(w *creditor, err error) error {
 	}
 	c.mu.Unlock()
 	if i < 0 {
-		c.back(1, w.bytes)
+		c.back(1, w.load)
 	}
 	return err
 }
 
 // back gives credit back.
-func (c *credit) back(count, bytes int64) {
+func (c *credit) back(count int64, l load) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count += count
-	c.bytes += bytes
+	c.load = c.load.plus(l)
 	c.serveLocked()
 }
 
 // lent reports whether that much credit is out.
-func (c *credit) lent(count, bytes int64) bool {
+func (c *credit) lent(count int64, l load) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return count <= c.most-c.count && bytes <= c.limit-c.bytes
+	return count <= c.most-c.count && l.within(c.limit.minus(c.load))
 }
 
 func (c *credit) serveLocked() {
-	for len(c.waiting) > 0 && c.fitsLocked(c.waiting[0].bytes) {
+	for len(c.waiting) > 0 && c.fitsLocked(c.waiting[0].load) {
 		w := c.waiting[0]
 		c.waiting[0] = nil
 		c.waiting = c.waiting[1:]
-		c.giveLocked(w.bytes)
+		c.giveLocked(w.load)
 		close(w.ready)
 	}
 }
 
-func (c *credit) fitsLocked(n int64) bool { return c.count > 0 && c.bytes >= n }
+func (c *credit) fitsLocked(l load) bool { return c.count > 0 && l.within(c.load) }
 
-func (c *credit) giveLocked(n int64) {
+func (c *credit) giveLocked(l load) {
 	c.count--
-	c.bytes -= n
+	c.load = c.load.minus(l)
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -66,8 +64,7 @@ func (s *Session) giveUpOn(end wire.End) {
 
 // writeFailed ends the session when a write failed for another reason than that the peer is gone, which is for the reader to tell.
 func (s *Session) writeFailed(err error) {
-	gone := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
-	if s.mux == nil && !gone {
+	if s.conf.Lane && !socket.Lost(err) {
 		s.giveUpOn(wire.End{Code: wire.Internal, Origin: wire.Local, Text: err.Error()})
 	}
 }
@@ -140,7 +137,7 @@ func (s *Session) finish(end wire.End) bool {
 
 // lost ends the session because its link can no longer be read.
 func (s *Session) lost(err error) {
-	if s.mux != nil && s.mux.IsClosed() {
+	if s.mux.over() {
 		err = s.muxCause(err)
 	}
 	if breach := s.broken(err); breach != nil {
@@ -161,7 +158,7 @@ func (s *Session) lost(err error) {
 // come first, with ErrSessionShutdown.
 func (s *Session) muxCause(err error) error {
 	for range acceptBacklog {
-		if _, cause := s.mux.AcceptStream(); cause != nil && cause != yamux.ErrSessionShutdown {
+		if _, cause := s.mux.session().AcceptStream(); cause != nil && cause != yamux.ErrSessionShutdown {
 			return cause
 		}
 	}
@@ -170,10 +167,7 @@ func (s *Session) muxCause(err error) error {
 
 // broken returns how the peer broke yamux's protocol, if that is why the link can no longer be read.
 func (s *Session) broken(err error) *wire.Error {
-	if s.mux == nil {
-		return nil
-	}
-	if breach := s.conn.(*conn).breached(); breach != nil {
+	if breach := s.conn.breached(); breach != nil {
 		return breach
 	}
 	for _, cause := range []error{yamux.ErrDuplicateStream, yamux.ErrRecvWindowExceeded, yamux.ErrUnexpectedFlag} {
@@ -209,11 +203,12 @@ func (s *Session) ending(told wire.End) {
 	}
 	watchdog := time.AfterFunc(closeWait, s.release)
 	defer watchdog.Stop()
+	s.drop(func(err error) bool { return err != nil })
 	s.arriving.Wait() // the peer may exit as soon as it is told that all was read
 	s.out.finish(nil)
-	s.drop(func(err error) bool { return err != nil })
-	if first && s.mux != nil {
-		<-s.mux.CloseChan() // who closed the session lets its socket go first, or the watchdog does
+	<-s.out.finished
+	if first && !s.conf.Lane {
+		<-s.mux.session().CloseChan() // who closed the session lets its socket go first, or the watchdog does
 	}
 	s.release()
 }
@@ -240,8 +235,8 @@ func (s *Session) breach(err error) {
 // drop reads what the peer still sends and drops it, until an error is the last one.
 func (s *Session) drop(last func(error) bool) {
 	for {
-		_, files, err := s.link.read()
-		socket.CloseFiles(files)
+		a, err := s.link.read()
+		socket.CloseFiles(a.files)
 		if last(err) {
 			return
 		}
@@ -256,9 +251,7 @@ func (s *Session) release() {
 	s.forsake()
 	s.shut.Do(func() {
 		s.conn.Close()
-		if s.mux != nil {
-			s.mux.Close()
-		}
+		s.mux.close()
 		s.out.fail()
 	})
 }

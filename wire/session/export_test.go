@@ -2,19 +2,29 @@ package session
 
 import "time"
 
-// Leftovers returns how many large bodies are waited for and how many yamux streams are open, the message channel included.
+// Leftovers returns how many large bodies are waited for and how many yamux streams are open, but for the message channel.
 func (s *Session) Leftovers() (bodies, streams int) {
+	if y := s.mux.session(); y != nil {
+		streams = y.NumStreams()
+	}
+	if !s.conf.Lane {
+		streams--
+	}
 	s.bodies.mu.Lock()
 	defer s.bodies.mu.Unlock()
-	return len(s.bodies.slots), s.mux.NumStreams()
+	return len(s.bodies.slots), streams
 }
 
-// Unread returns how many bytes on streams have come that nobody has read, and how many streams are followed.
+// Unread returns how many bytes on streams have come that nobody has read, and how many streams are followed, but for the message channel.
 func (s *Session) Unread() (bytes, streams int) {
-	all := &s.conn.(*conn).flows
+	all := &s.conn.flows
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	return all.unread, len(all.byID)
+	streams = len(all.byID)
+	if !s.conf.Lane {
+		streams--
+	}
+	return all.unread, streams
 }
 
 // SetBodyWait sets how long a large body that belongs to nothing is kept, at least; it is kept at most twice that.

@@ -10,15 +10,16 @@ import (
 // The parts of yamux's frames that are looked at. A header is: version, type, flags (2), stream id (4), length (4), big endian.
 // See https://github.com/hashicorp/yamux/blob/master/spec.md.
 const (
-	yamuxHeader = 12
-	yamuxData   = 0
-	yamuxUpdate = 1
-	yamuxPing   = 2
-	yamuxGoAway = 3
-	yamuxSYN    = 1
-	yamuxFIN    = 4
-	yamuxRST    = 8
-	yamuxWindow = 256 << 10
+	yamuxVersion = 0
+	yamuxHeader  = 12
+	yamuxData    = 0
+	yamuxUpdate  = 1
+	yamuxPing    = 2
+	yamuxGoAway  = 3
+	yamuxSYN     = 1
+	yamuxFIN     = 4
+	yamuxRST     = 8
+	yamuxWindow  = 256 << 10
 )
 
 const (
@@ -38,72 +39,39 @@ func (h yamuxFrame) length() uint32       { return binary.BigEndian.Uint32(h[8:]
 
 // A guard follows the frames that a peer sends and refuses, before yamux sees them, those that it would misread or pay too much for.
 type guard struct {
-	flows  *flows
-	header [yamuxHeader]byte
-	have   int    // bytes of the header that have come
-	body   uint32 // bytes still to come of a data frame's body
-	to     *flow  // the stream that the body is for; nil: none that is there
-
+	flows *flows
 	pings int       // that may still come
 	since time.Time // when pings was last raised
 }
 
-// look takes the next bytes that have come. An error is a breach of the protocol.
-func (g *guard) look(b []byte) error {
-	for len(b) > 0 {
-		if g.body > 0 {
-			n := min(len(b), int(g.body))
-			b, g.body = b[n:], g.body-uint32(n)
-			if err := g.flows.came(g.to, n); err != nil {
-				return err
-			}
-			continue
-		}
-		n := copy(g.header[g.have:], b)
-		b, g.have = b[n:], g.have+n
-		if g.have == yamuxHeader {
-			g.have = 0
-			if err := g.frame(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (g *guard) frame() error {
-	h := yamuxFrame(g.header[:])
-	version, kind, length := h[0], h.kind(), h.length()
+// frame looks at the header of the next frame, and returns the stream that it is for; nil: none that is there. An error is a breach of the protocol.
+func (g *guard) frame(h yamuxFrame) (*flow, error) {
+	kind, length := h.kind(), h.length()
 	switch {
-	case version != 0:
-		return wire.Errorf(wire.Unsupported, "read a frame: yamux version %d, want 0", version)
 	case kind > yamuxGoAway:
-		return wire.Errorf(wire.Malformed, "read a frame: unknown yamux type %d", kind)
+		return nil, wire.Errorf(wire.Malformed, "read a frame: unknown yamux type %d", kind)
 	case kind == yamuxData && length > yamuxWindow:
-		return wire.Errorf(wire.Malformed, "read a frame: %d bytes of data at once, limit %d", length, yamuxWindow)
+		return nil, wire.Errorf(wire.Malformed, "read a frame: %d bytes of data at once, limit %d", length, yamuxWindow)
 	case kind == yamuxData || kind == yamuxUpdate:
 		return g.stream(h)
 	case kind == yamuxPing && h.has(yamuxSYN):
-		return g.ping(time.Now())
+		return nil, g.ping(time.Now())
 	}
-	return nil
+	return nil, nil
 }
 
 // stream follows what a frame does to its stream.
-func (g *guard) stream(h yamuxFrame) error {
+func (g *guard) stream(h yamuxFrame) (*flow, error) {
 	if h.has(yamuxSYN) {
 		if err := g.flows.begins(h.id()); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	g.to = g.flows.find(h.id())
+	to := g.flows.find(h.id())
 	if h.has(yamuxFIN | yamuxRST) {
-		g.flows.letGo(g.to)
+		g.flows.letGo(to)
 	}
-	if h.kind() == yamuxData {
-		g.body = h.length()
-	}
-	return nil
+	return to, nil
 }
 
 func (g *guard) ping(now time.Time) error {

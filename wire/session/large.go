@@ -144,7 +144,7 @@ func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*f
 		return nil, err
 	}
 	h.Kind, h.Length = wire.KindLarge, uint32(length)
-	if err := s.conn.(*conn).writeStream(ctx, y.Stream, h.Append(nil)); err != nil {
+	if err := s.conn.writeStream(ctx, y.Stream, h.Append(nil)); err != nil {
 		y.Close()
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (s *Session) sendLarge(ctx context.Context, y *flow, value []byte) error {
 	defer y.Close()
 	stop := context.AfterFunc(ctx, func() { y.SetWriteDeadline(time.Unix(1, 0)) })
 	defer stop()
-	return s.conn.(*conn).writeStream(ctx, y.Stream, value)
+	return s.conn.writeStream(ctx, y.Stream, value)
 }
 
 // anyLength is the length of a large body that was not announced.

@@ -4,27 +4,36 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"net"
 	"os"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/hashicorp/yamux"
 
 	"github.com/fairlead-dev/fairlead/wire"
-	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // A link carries the frames of a message channel. One goroutine reads it and one writes it.
 type link interface {
-	// read returns the next frame and its descriptors, which the caller owns. io.EOF means that the peer writes no more.
-	read() (wire.Frame, []*os.File, error)
-	// write writes whole frames; only a single one may have descriptors.
+	// read returns the next frame. io.EOF means that the peer writes no more.
+	read() (arrived, error)
+	// write writes whole frames; only a single one may have descriptors. An unsentError says that this one was not written, and others can be.
 	write(batch []*outgoing) error
 	// finish tells the peer that nothing more is written.
 	finish() error
 }
+
+// An arrived frame is one that has come, with its descriptors, which whoever takes it owns.
+type arrived struct {
+	wire.Frame
+	files   []*os.File
+	missing error // why they did not all arrive; it is the message's failure, and not the session's
+}
+
+// A laneLink is the socket itself.
+type laneLink struct{ conn *conn }
+
+func (l laneLink) read() (arrived, error)        { return l.conn.in.next() }
+func (l laneLink) write(batch []*outgoing) error { return l.conn.writeLane(batch) }
+func (l laneLink) finish() error                 { return l.conn.finish() }
 
 // A streamLink is a yamux stream.
 type streamLink struct {
@@ -39,7 +48,7 @@ func newStreamLink(stream *yamux.Stream, c *conn) *streamLink {
 	return &streamLink{stream: stream, conn: c, r: bufio.NewReaderSize(c.flows.claim(stream), 4096)}
 }
 
-func (l *streamLink) read() (wire.Frame, []*os.File, error) {
+func (l *streamLink) read() (arrived, error) {
 	if l.burst && l.r.Buffered() == 0 {
 		l.stream.Shrink()
 		l.burst = false
@@ -49,7 +58,7 @@ func (l *streamLink) read() (wire.Frame, []*os.File, error) {
 	if err == nil && f.Files > 0 {
 		err = wire.Errorf(wire.Unsupported, "read a %v: it says %d descriptors, and this session carries none", f.Kind, f.Files)
 	}
-	return f, nil, err
+	return arrived{Frame: f}, err
 }
 
 // readFrame reads one frame from r.
@@ -62,10 +71,7 @@ func readFrame(r io.Reader) (wire.Frame, error) {
 }
 
 func (l *streamLink) write(batch []*outgoing) error {
-	l.buf = l.buf[:0]
-	for _, o := range batch {
-		l.buf = o.frame.Append(l.buf)
-	}
+	l.buf = appendFrames(l.buf[:0], batch)
 	err := l.conn.writeStream(context.Background(), l.stream, l.buf)
 	if cap(l.buf) > maxChunk {
 		l.buf = nil
@@ -75,254 +81,9 @@ func (l *streamLink) write(batch []*outgoing) error {
 
 func (l *streamLink) finish() error { return l.stream.Close() }
 
-// A socketLink is the socket itself.
-type socketLink struct{ conn *net.UnixConn }
-
-func (l *socketLink) read() (wire.Frame, []*os.File, error) { return socket.ReadFrame(l.conn) }
-
-func (l *socketLink) write(batch []*outgoing) error {
+func appendFrames(b []byte, batch []*outgoing) []byte {
 	for _, o := range batch {
-		if err := socket.WriteFrame(l.conn, o.frame, o.files...); err != nil {
-			return err
-		}
+		b = o.frame.Append(b)
 	}
-	return nil
-}
-
-func (l *socketLink) finish() error { return l.conn.CloseWrite() }
-
-// An outgoing frame waits in the outbox until the writer takes it: from then on it has left.
-type outgoing struct {
-	frame wire.Frame
-	files []*os.File // owned by the outbox, closed when they have been written or dropped
-	// queued is called when the frame is queued, before it can leave, with the outbox's mutex held.
-	queued func()
-	taken  bool // by the writer: it has left, as far as anybody can tell; guarded by the outbox's mutex
-	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.
-	written chan struct{}
-}
-
-// outboxLimit is how many bytes wait in an outbox before senders wait for room.
-const outboxLimit = 256 << 10
-
-// An outbox is the queue of frames on their way out. A writer runs while there are any.
-// After a failed write everything is dropped.
-type outbox struct {
-	owner  *sync.WaitGroup
-	failed func(error) // told of the write that failed
-
-	mu      sync.Mutex
-	link    link
-	queue   []*outgoing
-	facts   *outgoing // the last frame of facts
-	bytes   int
-	room    chan struct{} // closed when the queue has shrunk
-	writing bool
-	last    bool // nothing more is queued; the writer finishes the link when the queue is empty
-	broken  bool
-}
-
-func (o *outbox) init(owner *sync.WaitGroup, failed func(error)) {
-	o.owner, o.failed, o.room = owner, failed, make(chan struct{})
-}
-
-// open gives the outbox the link to write to.
-func (o *outbox) open(l link) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.link = l
-	o.startLocked()
-}
-
-// push queues a frame as soon as there is room. When give is closed first, it returns false and nothing is queued.
-func (o *outbox) push(m *outgoing, give <-chan struct{}) bool {
-	for {
-		room, done := o.tryPush(m)
-		if done {
-			return true
-		}
-		select {
-		case <-room:
-		case <-give:
-			return false
-		}
-	}
-}
-
-// pushWhile queues a frame as soon as there is room. When nothing has left for the given time, it returns false and nothing is queued.
-func (o *outbox) pushWhile(m *outgoing, patience time.Duration) bool {
-	for {
-		room, done := o.tryPush(m)
-		if done {
-			return true
-		}
-		select {
-		case <-room:
-		case <-time.After(patience):
-			return false
-		}
-	}
-}
-
-// tryPush queues a frame if there is room, or drops it if nothing is queued any more. Else it returns a channel that is closed when there is more room.
-func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
-	o.mu.Lock()
-	if o.bytes >= outboxLimit && !o.last && !o.broken {
-		defer o.mu.Unlock()
-		return o.room, false
-	}
-	added := o.addLocked(m)
-	o.mu.Unlock()
-	if !added {
-		socket.CloseFiles(m.files)
-	}
-	return nil, true
-}
-
-// pushFacts queues a frame of facts, in place of an earlier one that has not left: there is never more than one.
-func (o *outbox) pushFacts(f wire.Frame) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.facts != nil && !o.facts.taken && slices.Contains(o.queue, o.facts) {
-		o.bytes += len(f.Body) - len(o.facts.frame.Body)
-		o.facts.frame = f
-		return
-	}
-	o.facts = &outgoing{frame: f}
-	o.addLocked(o.facts)
-}
-
-// pushNow queues a frame even where there is no room: for the few whose number is bounded elsewhere.
-func (o *outbox) pushNow(m *outgoing) {
-	o.mu.Lock()
-	added := o.addLocked(m)
-	o.mu.Unlock()
-	if !added {
-		socket.CloseFiles(m.files)
-	}
-}
-
-// addLocked queues a frame, and reports false if nothing is queued any more.
-func (o *outbox) addLocked(m *outgoing) bool {
-	if m.queued != nil {
-		m.queued()
-	}
-	if o.last || o.broken {
-		return false
-	}
-	o.queue = append(o.queue, m)
-	o.bytes += wire.HeaderSize + len(m.frame.Body)
-	o.startLocked()
-	return true
-}
-
-func (o *outbox) startLocked() {
-	if o.link != nil && !o.writing && !o.broken && (len(o.queue) > 0 || o.last) {
-		o.writing = true
-		o.owner.Go(o.write)
-	}
-}
-
-// withdraw takes back a frame without files, and reports whether it had not left.
-func (o *outbox) withdraw(m *outgoing) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if m.taken {
-		return false
-	}
-	if i := slices.Index(o.queue, m); i >= 0 { // else it was dropped
-		o.queue = slices.Delete(o.queue, i, i+1)
-		o.bytes -= wire.HeaderSize + len(m.frame.Body)
-		o.signalLocked()
-	}
-	return true
-}
-
-func (o *outbox) signalLocked() {
-	close(o.room)
-	o.room = make(chan struct{})
-}
-
-// finish queues the last frame, if there is one, and has the link finished after it. The first call counts.
-func (o *outbox) finish(end *wire.Frame) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.last {
-		return
-	}
-	if end != nil {
-		o.addLocked(&outgoing{frame: *end})
-	}
-	o.last = true
-	o.signalLocked() // who waits for room has nothing to wait for
-	o.startLocked()
-}
-
-// fail drops all that is queued.
-func (o *outbox) fail() {
-	o.mu.Lock()
-	dropped := o.queue
-	o.queue, o.bytes, o.broken = nil, 0, true
-	o.signalLocked()
-	o.mu.Unlock()
-	for _, m := range dropped {
-		socket.CloseFiles(m.files)
-	}
-}
-
-// write writes what is queued, and ends when the queue is empty.
-func (o *outbox) write() {
-	for {
-		batch := o.take()
-		if batch == nil {
-			return
-		}
-		var err error
-		if len(batch) > 0 {
-			err = o.link.write(batch)
-		} else {
-			err = o.link.finish()
-		}
-		for _, m := range batch {
-			socket.CloseFiles(m.files)
-			if err == nil && m.written != nil {
-				close(m.written)
-			}
-		}
-		if err != nil {
-			o.fail()
-			o.failed(err)
-		}
-	}
-}
-
-// take takes the next frames to write in one go. An empty batch asks to finish the link, nil to stop.
-func (o *outbox) take() []*outgoing {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	size, n := 0, 0
-	for _, m := range o.queue {
-		if n > 0 && (size+len(m.frame.Body) > maxChunk/2 || len(m.files) > 0) {
-			break
-		}
-		size += wire.HeaderSize + len(m.frame.Body)
-		m.taken = true
-		n++
-		if len(m.files) > 0 {
-			break
-		}
-	}
-	switch {
-	case n > 0:
-		batch := slices.Clone(o.queue[:n])
-		o.queue = slices.Delete(o.queue, 0, n) // which clears what is behind
-		o.bytes -= size
-		o.signalLocked()
-		return batch
-	case o.last && !o.broken:
-		o.broken = true // the link is finished once
-		return []*outgoing{}
-	}
-	o.writing = false
-	return nil
+	return b
 }

@@ -32,14 +32,32 @@ const (
 	noSleep       = "GORACE=atexit_sleep_ms=0" // the race detector's own rest before an exit
 )
 
-// TestMain runs a service instead of the tests when this binary was started as a child.
+// lane says whether the sessions of the tests have one.
+var lane = len(session.Offer()) > 0
+
+// TestMain runs a service instead of the tests when this binary was started as a child. The tests run both ways: with the lane, and again in
+// a process where it is not offered.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
 		serveChild()
 		os.Exit(0)
 	}
 	flag.Parse()
-	os.Exit(m.Run())
+	code := m.Run()
+	if fuzzing := flag.Lookup("test.fuzz").Value.String() != ""; lane && !fuzzing && flag.Lookup("test.list").Value.String() == "" {
+		code = max(code, runWithoutLane())
+	}
+	os.Exit(code)
+}
+
+// runWithoutLane runs the same tests where no lane is offered.
+func runWithoutLane() int {
+	fmt.Println("again, without the lane")
+	again := exec.Command("/proc/self/exe", os.Args[1:]...)
+	again.Env = append(os.Environ(), "FAIRLEAD_LANE=0")
+	again.Stdout, again.Stderr = os.Stdout, os.Stderr
+	again.Run()
+	return again.ProcessState.ExitCode()
 }
 
 type (
@@ -135,7 +153,7 @@ func serveChild() {
 		}()
 		return strings.Repeat("x", n), nil
 	}
-	if s, err = session.New(conn, session.Config{Endpoint: endpoint, Handler: h}); err != nil {
+	if s, err = session.New(conn, session.Config{Endpoint: endpoint, Handler: h, Lane: lane}); err != nil {
 		os.Exit(3)
 	}
 	close(began)
@@ -165,6 +183,13 @@ func sockets(t testing.TB) (a, b *net.UnixConn) {
 
 // pair returns both ends of a session, which the test closes. Nothing may be left of it then.
 func pair(t testing.TB, client, service session.Config) (c, s *session.Session) {
+	t.Helper()
+	client.Lane, service.Lane = lane, lane
+	return paired(t, client, service)
+}
+
+// paired is pair for a session that has a lane only if the configuration says so.
+func paired(t testing.TB, client, service session.Config) (c, s *session.Session) {
 	t.Helper()
 	leavesNothing(t)
 	a, b := sockets(t)
@@ -231,7 +256,7 @@ func withChild(t testing.TB, h session.Handler) (*session.Session, service) {
 	}
 	child := service{cmd, make(chan struct{})}
 	go func() { cmd.Wait(); close(child.reaped) }()
-	c, err := session.New(a, session.Config{Endpoint: endpoint, Opener: true, Handler: h})
+	c, err := session.New(a, session.Config{Endpoint: endpoint, Opener: true, Handler: h, Lane: lane})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func TestASendThatCannotBeSentFailsAlone(t *testing.T) {
 	}{
 		"no method":     {"", nil, wire.Malformed},
 		"a long method": {strings.Repeat("x", wire.MaxMethod+1), nil, wire.Malformed},
-		"a long value":  {"ignore", strings.Repeat("x", wire.MaxBody), wire.Malformed},
+		"a long value":  {"ignore", strings.Repeat("x", wire.MaxBody), wire.OverQuota},
 		"no value":      {"ignore", make(chan int), wire.Malformed},
 	} {
 		if err := c.Send(within(t, time.Second), test.method, test.value); !errors.Is(err, test.want) {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
@@ -28,22 +29,24 @@ func (s *Session) answer(m *Message) {
 		s.settleLocked()
 	}()
 	reply, err := s.serveRequest(m)
+	r := s.encode(m.id, m.Method, reply, err)
 	if s.ctx.Err() != nil { // that is why the handler returned; the peer is told the end and not its echo
+		socket.CloseFiles(r.files)
 		s.answered(m.id)
 		return
 	}
-	f, large := s.encode(m.id, m.Method, reply, err)
-	if large != nil && !s.reserveLarge(len(large)) {
-		f, _ = s.encode(m.id, m.Method, nil, wire.Errorf(wire.OverQuota, "more than %d bytes of replies wait to be taken", maxLargeBytes))
-		large = nil
+	if r.large != nil && !s.reserveLarge(len(r.large)) {
+		socket.CloseFiles(r.files)
+		r = s.encode(m.id, m.Method, nil, wire.Errorf(wire.OverQuota, "more than %d bytes of replies wait to be taken", maxLargeBytes))
 	}
-	out := &outgoing{frame: f, queued: func() { s.answered(m.id) }}
-	if large == nil {
+	out := &outgoing{frame: r.frame, files: r.files, queued: func() { s.answered(m.id) }}
+	out.unsent = func(err error) { s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame}) }
+	if r.large == nil {
 		s.pushReply(out)
 		return
 	}
-	defer s.reserveLarge(-len(large))
-	if err := s.answerLarge(out, large); err != nil {
+	defer s.reserveLarge(-len(r.large))
+	if err := s.answerLarge(out, r.large); err != nil {
 		s.log.Debug("large reply was not taken", "err", err)
 		s.answered(m.id)
 		s.giveUpOn(stuck)
@@ -85,43 +88,57 @@ func (s *Session) answered(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.serving[id]; m != nil {
-		s.asked -= m.size
+		s.asked = s.asked.minus(m.load)
 		delete(s.serving, id)
 	}
 }
 
-// encode makes the frame of a reply, or of the error err, or of the error that comes of trying.
-func (s *Session) encode(id uint32, method string, reply any, err error) (f wire.Frame, large []byte) {
-	f, large, err = s.tryEncode(id, method, reply, err)
+// An encoded reply is its frame, its descriptors, and, if that is too long for the frame, its value.
+type encoded struct {
+	frame wire.Frame
+	files []*os.File
+	large []byte
+}
+
+// encode encodes a reply, or the error err, or the error that comes of trying. Descriptors in reply are the session's from then on.
+func (s *Session) encode(id uint32, method string, reply any, err error) encoded {
+	e, err := s.tryEncode(id, method, reply, err)
 	if err != nil {
-		f, _, _ = s.encodeReply(id, nil, err)
+		socket.CloseFiles(e.files)
+		e, _ = s.encodeReply(id, nil, err)
 	}
-	return f, large
+	return e
 }
 
 // tryEncode is encodeReply for values and errors of which a method may panic.
-func (s *Session) tryEncode(id uint32, method string, reply any, err error) (f wire.Frame, large []byte, failed error) {
+func (s *Session) tryEncode(id uint32, method string, reply any, err error) (e encoded, failed error) {
 	defer s.recovered(method, &failed)
 	return s.encodeReply(id, reply, err)
 }
 
-// encodeReply makes the frame of a reply, or of the error err. A value that is too long for a frame is returned as well.
-func (s *Session) encodeReply(id uint32, reply any, err error) (f wire.Frame, large []byte, failed error) {
+// encodeReply encodes a reply, or the error err.
+func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, failed error) {
 	if err != nil {
-		f, err = wire.NewFrame(wire.KindReply, id, wire.AsError(err).Bounded())
-		f.Flags = wire.FlagError
-		return f, nil, err
+		e.frame, err = wire.NewFrame(wire.KindReply, id, wire.AsError(err).Bounded())
+		e.frame.Flags = wire.FlagError
+		return e, err
 	}
-	value, err := wire.Marshal(reply)
+	value, files, err := wire.MarshalFiles(reply)
+	e = encoded{files: files, frame: wire.Frame{Header: wire.Header{Kind: wire.KindReply, Files: uint8(len(files)), ID: id}}}
 	switch {
 	case err != nil:
-		return f, nil, wire.Errorf(wire.Internal, "%v", err)
-	case len(value) > wire.MaxLarge, len(value) > wire.MaxBody && s.mux == nil:
-		return f, nil, wire.Errorf(wire.OverQuota, "a reply of %d bytes is too long for this session", len(value))
+		return e, wire.Errorf(wire.Internal, "%v", err)
+	case len(files) > 0 && !s.conf.Lane:
+		return e, errNoLane
+	case len(value) > wire.MaxLarge, len(value) > wire.MaxBody && s.streamless:
+		return e, wire.Errorf(wire.OverQuota, "a reply of %d bytes is too long for this session", len(value))
 	case len(value) > wire.MaxBody:
-		return wire.Frame{Header: wire.Header{Kind: wire.KindReply, Flags: wire.FlagLarge, ID: id}}, value, nil
+		e.frame.Flags = wire.FlagLarge
+		e.large = value
+	default:
+		e.frame.Body, e.frame.Length = value, uint32(len(value))
 	}
-	return wire.Frame{Header: wire.Header{Kind: wire.KindReply, ID: id, Length: uint32(len(value))}, Body: value}, nil, nil
+	return e, nil
 }
 
 // pushReply queues a reply. A peer that takes nothing for replyWait is ended: its replies would pile up here.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 func TestOnlyWhatHasLeftSaysThatItWasSent(t *testing.T) {
@@ -46,11 +47,13 @@ func TestDescriptorsOfARequestThatIsNotServedAreClosed(t *testing.T) {
 	a, b := sockets(t)
 	c := session.NewControl(a, session.Config{Opener: true})
 	s := session.NewControl(b, session.Config{})
+	three := carried{Files: openFiles(t, 3)}
 	for range 20 {
-		if err := c.Send(t.Context(), "nobody", nil, openFiles(t, 3)...); err != nil {
+		if err := c.Send(t.Context(), "nobody", three); err != nil {
 			t.Fatal(err)
 		}
 	}
+	socket.CloseFiles(three.Files)
 	if err := c.Call(t.Context(), "nobody", nil, nil); !errors.Is(err, wire.UnknownMethod) {
 		t.Errorf("%v, want %s", err, wire.UnknownMethod)
 	}

@@ -21,8 +21,9 @@ type Message struct {
 	id      uint32
 	value   []byte
 	large   bool
+	flush   bool // and nothing else
 	files   []*os.File
-	missing error
+	missing error     // why files did not all arrive
 	until   time.Time // zero: no deadline
 	serving
 }
@@ -31,54 +32,58 @@ type Message struct {
 type serving struct {
 	canceled bool
 	cancel   context.CancelFunc // nil until a handler has it
-	size     int64              // of the body; never changed
+	load     load               // never changed
 }
 
 // noValue is how the value of a request without one reads: msgpack's nil.
 var noValue = []byte{0xc0}
 
-// Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. It fails with wire.Malformed.
+// Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. Descriptors that v takes, as fields of
+// type *os.File, are the caller's from then on; what nobody takes is closed when the handler has returned. It fails with wire.Malformed, and
+// with wire.OverQuota if v wants descriptors that did not all arrive, as when this process has too many files open.
 func (m *Message) Decode(v any) error {
-	if len(m.value) == 0 {
-		return wire.Unmarshal(noValue, v)
+	value := m.value
+	if len(value) == 0 {
+		value = noValue
 	}
-	return wire.Unmarshal(m.value, v)
+	var err error
+	m.files, err = decode(value, m.files, m.missing, v)
+	return err
 }
 
-// TakeFiles returns the descriptors that came with the message. The caller owns them; what nobody takes is closed when the handler has returned.
-// It fails with wire.OverQuota if they did not all arrive, as when this process has too many files open.
-func (m *Message) TakeFiles() ([]*os.File, error) {
-	files := m.files
-	m.files = nil
-	return files, m.missing
+// decode decodes a value that came with descriptors, of which some may be missing. It returns those that v has not taken.
+func decode(value []byte, files []*os.File, missing error, v any) ([]*os.File, error) {
+	left, err := wire.UnmarshalFiles(value, files, v)
+	if err != nil && missing != nil {
+		err = missing
+	}
+	return left, err
 }
 
-// read reads the link until the session is over.
+// read reads the message channel until the session is over.
 func (s *Session) read() {
-	if s.link == nil {
-		if err := s.establish(); err != nil {
-			s.lost(err)
-			return
+	if s.conf.Lane {
+		defer s.conn.in.close()
+	} else {
+		if s.link == nil {
+			if err := s.establish(); err != nil {
+				s.lost(err)
+				return
+			}
 		}
-	}
-	if s.mux != nil {
 		s.own.Go(s.accept)
 	}
 	for {
-		f, files, err := s.link.read()
-		var missing error // the descriptors did not all arrive: that is this message's failure, not the session's
-		if errors.Is(err, wire.OverQuota) {
-			missing, err = err, nil
-		}
-		if err == nil && f.Kind == wire.KindEnd {
+		a, err := s.link.read()
+		if err == nil && a.Kind == wire.KindEnd {
+			socket.CloseFiles(a.files)
 			end := wire.End{}
-			if err = wire.Unmarshal(f.Body, &end); err == nil {
-				socket.CloseFiles(files)
+			if err = wire.Unmarshal(a.Body, &end); err == nil {
 				s.ending(end)
 				return
 			}
 		} else if err == nil {
-			err = s.receive(f, files, missing)
+			err = s.receive(a)
 		}
 		if err == nil {
 			continue
@@ -92,17 +97,27 @@ func (s *Session) read() {
 	}
 }
 
+// pump passes what comes to yamux, where that carries the message channel too.
+func (s *Session) pump() {
+	defer s.conn.in.close()
+	_, err := s.conn.in.next()
+	if breach, ok := errors.AsType[*wire.Error](err); ok {
+		s.conn.broke(breach)
+	}
+	s.mux.end(err) // then the reader of the message channel sees that it is over
+}
+
 // establish opens or accepts the message channel.
 func (s *Session) establish() error {
-	open := s.mux.AcceptStream
+	open := s.mux.session().AcceptStream
 	if s.conf.Opener {
-		open = s.mux.OpenStream
+		open = s.mux.session().OpenStream
 	}
 	stream, err := open()
 	if err != nil {
 		return err
 	}
-	l := newStreamLink(stream, s.conn.(*conn))
+	l := newStreamLink(stream, s.conn)
 	s.mu.Lock()
 	s.link = l
 	s.mu.Unlock()
@@ -111,52 +126,64 @@ func (s *Session) establish() error {
 }
 
 // receive takes one frame of the message channel. It never waits. An error is a breach of the protocol.
-func (s *Session) receive(f wire.Frame, files []*os.File, missing error) error {
-	if f.Kind != wire.KindRequest && f.Kind != wire.KindOneWay {
-		socket.CloseFiles(files)
-	}
-	switch f.Kind {
-	case wire.KindRequest, wire.KindOneWay:
-		err := s.received(f, files, missing)
+func (s *Session) receive(a arrived) error {
+	switch a.Kind {
+	case wire.KindRequest, wire.KindOneWay, wire.KindReply:
+		take := s.received
+		if a.Kind == wire.KindReply {
+			take = s.replied
+		}
+		err := take(a)
 		if err != nil {
-			socket.CloseFiles(files)
+			socket.CloseFiles(a.files)
 		}
 		return err
-	case wire.KindReply:
-		return s.replied(f)
+	}
+	if a.Files > 0 {
+		socket.CloseFiles(a.files)
+		return wire.Errorf(wire.Malformed, "a %v with %d descriptors", a.Kind, a.Files)
+	}
+	switch a.Kind {
 	case wire.KindCancel:
-		s.canceled(f)
+		s.canceled(a.Frame)
 		return nil
+	case wire.KindFlush:
+		return s.admit(&Message{s: s, id: a.ID, flush: true})
 	case wire.KindNotice:
 		n := wire.Notice{}
-		if err := wire.Unmarshal(f.Body, &n); err != nil {
+		if err := wire.Unmarshal(a.Body, &n); err != nil {
 			return err
 		}
 		return s.noticed(n)
 	}
-	return wire.Errorf(wire.Malformed, "a %v on the message channel", f.Kind)
+	return wire.Errorf(wire.Malformed, "a %v on the message channel", a.Kind)
 }
 
 // received puts a request or one-way message into the inbox.
-func (s *Session) received(f wire.Frame, files []*os.File, missing error) error {
+func (s *Session) received(a arrived) error {
 	r := wire.Request{}
-	if err := wire.Unmarshal(f.Body, &r); err != nil {
+	if err := wire.Unmarshal(a.Body, &r); err != nil {
 		return err
 	}
 	m := &Message{
-		Method: r.Method, OneWay: f.Kind == wire.KindOneWay,
-		s: s, id: f.ID, value: r.Value, large: f.Flags&wire.FlagLarge != 0, files: files, missing: missing,
-		serving: serving{size: int64(len(r.Value)) + r.Length},
+		Method: r.Method, OneWay: a.Kind == wire.KindOneWay,
+		s: s, id: a.ID, value: r.Value, large: a.Flags&wire.FlagLarge != 0, files: a.files, missing: a.missing,
+		serving: serving{load: load{bytes: int64(len(r.Value)) + r.Length, files: int64(a.Files)}},
 	}
 	switch {
-	case m.large && (m.OneWay || s.mux == nil):
-		return wire.Errorf(wire.Unsupported, "a large %v, and this session takes none", f.Kind)
+	case m.large && (m.OneWay || s.streamless):
+		return wire.Errorf(wire.Unsupported, "a large %v, and this session takes none", a.Kind)
 	case m.large != (r.Length > 0):
-		return wire.Errorf(wire.Malformed, "a %v with a value of %d bytes on a stream, large %t", f.Kind, r.Length, m.large)
+		return wire.Errorf(wire.Malformed, "a %v with a value of %d bytes on a stream, large %t", a.Kind, r.Length, m.large)
 	}
 	if r.Within > 0 {
 		m.until = time.Now().Add(time.Duration(min(r.Within, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond)
 	}
+	return s.admit(m)
+}
+
+// admit puts a message into the inbox if the peer had the credit for it. After the session's end it is dropped.
+func (s *Session) admit(m *Message) error {
 	s.mu.Lock()
 	ended := s.ended != nil
 	var err error
@@ -165,7 +192,7 @@ func (s *Session) received(f wire.Frame, files []*os.File, missing error) error 
 	}
 	s.mu.Unlock()
 	if ended {
-		socket.CloseFiles(files)
+		socket.CloseFiles(m.files)
 	}
 	return err
 }
@@ -176,25 +203,27 @@ func (s *Session) admitLocked(m *Message) error {
 	switch _, twice := s.serving[m.id]; {
 	case m.OneWay && s.unhandled >= limits.OneWay:
 		return wire.Errorf(wire.OverQuota, "more than %d one-way messages that are not handled", limits.OneWay)
-	case m.OneWay && m.size > limits.Bytes-s.told:
-		return wire.Errorf(wire.OverQuota, "more than %d bytes of one-way messages that are not handled", limits.Bytes)
+	case m.OneWay && !m.load.fits(limits, s.told):
+		return wire.Errorf(wire.OverQuota, "more than %d bytes or %d descriptors of one-way messages that are not handled", limits.Bytes, limits.Files)
 	case m.OneWay:
 		s.unhandled++
-		s.told += m.size
+		s.told = s.told.plus(m.load)
 	case m.id == 0 || twice:
 		return wire.Errorf(wire.Malformed, "a second request %d", m.id)
 	case int64(len(s.serving)) >= limits.Calls:
 		return wire.Errorf(wire.OverQuota, "more than %d requests that are not answered", limits.Calls)
-	case m.size > limits.Bytes-s.asked:
-		return wire.Errorf(wire.OverQuota, "more than %d bytes of requests that are not answered", limits.Bytes)
+	case !m.load.fits(limits, s.asked):
+		return wire.Errorf(wire.OverQuota, "more than %d bytes or %d descriptors of requests that are not answered", limits.Bytes, limits.Files)
 	default:
 		if m.large {
 			s.bodies.slot(bodyKey{id: m.id}) // so that its withdrawal is known as one
 		}
 		s.serving[m.id] = &m.serving
 		s.answering++
-		s.asked += m.size
-		s.stats.callsIn.Add(1)
+		s.asked = s.asked.plus(m.load)
+		if !m.flush {
+			s.stats.callsIn.Add(1)
+		}
 	}
 	s.inbox = append(s.inbox, m)
 	if !s.taking {
@@ -230,10 +259,11 @@ func (s *Session) noticed(n wire.Notice) error {
 		s.terminating = true
 		s.mu.Unlock()
 	case wire.NoticeHandled:
-		if n.Handled < 0 || n.Bytes < 0 || !s.oneWay.lent(n.Handled, n.Bytes) {
+		handled := load{n.Bytes, n.Files}
+		if n.Handled < 0 || n.Bytes < 0 || n.Files < 0 || !s.oneWay.lent(n.Handled, handled) {
 			return wire.Errorf(wire.Malformed, "a notice of %d messages handled", n.Handled)
 		}
-		s.oneWay.back(n.Handled, n.Bytes)
+		s.oneWay.back(n.Handled, handled)
 	case wire.NoticeFacts:
 		if err := wire.CheckFacts(n.Facts); err != nil {
 			return err
@@ -248,25 +278,31 @@ func (s *Session) noticed(n wire.Notice) error {
 // takeUp takes messages out of the inbox in the order they came, and ends when it is empty. Requests run beside each other; a one-way message's
 // handler returns before the next message is taken.
 func (s *Session) takeUp() {
-	var handled, bytes int64 // not yet told to the peer
+	var handled int64 // not yet told to the peer
+	var sum load      // of these
+	tell := func() {
+		s.tellHandled(handled, sum)
+		handled, sum = 0, load{}
+	}
 	for {
 		m := s.takeNext(handled == 0)
 		switch {
 		case m == nil && handled == 0:
 			return
 		case m == nil:
-			s.tellHandled(handled, bytes)
-			handled, bytes = 0, 0
+			tell()
+			continue
+		case m.flush:
+			s.answer(m)
 			continue
 		case !m.OneWay:
 			s.handlers.Go(func() { s.answer(m) })
 			continue
 		}
 		s.handle(m)
-		handled, bytes = handled+1, bytes+m.size
-		if handled >= s.conf.Receive.OneWay/4 || bytes >= s.conf.Receive.Bytes/4 {
-			s.tellHandled(handled, bytes)
-			handled, bytes = 0, 0
+		handled, sum = handled+1, sum.plus(m.load)
+		if most := s.conf.Receive; handled >= most.OneWay/4 || sum.bytes >= most.Bytes/4 || sum.files >= most.Files/4 {
+			tell()
 		}
 	}
 }
@@ -287,8 +323,8 @@ func (s *Session) takeNext(stop bool) *Message {
 }
 
 // tellHandled gives the peer its credit back. It waits while notices cannot leave: then messages are taken no faster than the peer takes their notices.
-func (s *Session) tellHandled(handled, bytes int64) {
-	f, err := wire.NewFrame(wire.KindNotice, 0, wire.Notice{Name: wire.NoticeHandled, Handled: handled, Bytes: bytes})
+func (s *Session) tellHandled(handled int64, sum load) {
+	f, err := wire.NewFrame(wire.KindNotice, 0, wire.Notice{Name: wire.NoticeHandled, Handled: handled, Bytes: sum.bytes, Files: sum.files})
 	if err == nil {
 		s.out.push(&outgoing{frame: f}, s.done)
 	}
@@ -302,7 +338,7 @@ func (s *Session) handle(m *Message) {
 	}
 	s.mu.Lock()
 	s.unhandled--
-	s.told -= m.size
+	s.told = s.told.minus(m.load)
 	s.settleLocked()
 	s.mu.Unlock()
 }
@@ -322,6 +358,8 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 	s.mu.Unlock()
 	var err error
 	switch {
+	case m.flush:
+		return nil, nil
 	case canceled:
 		err = wire.Canceled
 	case draining:
@@ -334,7 +372,7 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 	case err != nil && m.large:
 		s.discardLarge(key)
 	case m.large:
-		m.value, err = s.receiveLarge(ctx, key, m.size)
+		m.value, err = s.receiveLarge(ctx, key, m.load.bytes)
 	}
 	if err != nil {
 		return nil, err
@@ -360,12 +398,13 @@ func (s *Session) recovered(method string, err *error) {
 
 // accept takes the streams that the peer opens.
 func (s *Session) accept() {
+	y := s.mux.session()
 	for {
-		stream, err := s.mux.AcceptStream()
+		stream, err := y.AcceptStream()
 		if err != nil {
 			return
 		}
-		if s.mux.NumStreams() > streamsBound {
+		if y.NumStreams() > streamsBound {
 			s.giveUpOn(wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: fmt.Sprintf("more than %d streams are open", streamsBound)})
 			return
 		}

@@ -1,10 +1,11 @@
 // Package session is the session between a client and an instance: calls, one-way messages, notices and streams in both directions over one
 // socket, and an end that comes once and says who ended it and why.
 //
-// A session has a link, which carries the frames of its message channel: the first yamux stream, or, on the control connection
-// between an instance and the broker, the socket itself.
+// A session has a link, which carries the frames of its message channel: the lane, which is the socket itself, or the first yamux stream. On
+// the lane one reader tells frames of the channel from those of yamux, which starts with the first stream that somebody opens.
 //
 //	reader ──▶ replies: to the waiting Call
+//	       ──▶ frames of streams: yamux
 //	       ──▶ requests, one-way messages: inbox ──▶ taker ──▶ handlers
 //	Call, Send, handlers ──▶ outbox ──▶ writer ──▶ link
 //
@@ -21,12 +22,11 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/hashicorp/yamux"
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -56,22 +56,26 @@ type Config struct {
 	Receive  wire.Limits  // what this side accepts of the peer; zero: wire.DefaultLimits
 	Origin   wire.Origin  // where Close's end arises for the peer; zero: wire.Peer
 	Logger   *slog.Logger // zero: nothing is logged
+	// Lane says that both sides have agreed on the lane, see Offer. The connection must then have a method CloseWrite() error.
+	Lane bool
 }
 
 // A Session is one end of a session. All methods may be called from any goroutine.
 type Session struct {
 	conf    Config
 	log     *slog.Logger
-	conn    net.Conn
-	mux     *yamux.Session // nil on a control connection
+	conn    *conn
+	mux     mux
 	started time.Time
-	ctx     context.Context // ends with the session, its cause is the end
-	cancel  context.CancelCauseFunc
-	done    chan struct{}
-	out     outbox
-	bodies  bodies
-	calls   *credit // for requests to the peer
-	oneWay  *credit // for one-way messages to the peer
+	// streamless is true of a control connection: it is a lane and nothing else.
+	streamless bool
+	ctx        context.Context // ends with the session, its cause is the end
+	cancel     context.CancelCauseFunc
+	done       chan struct{}
+	out        outbox
+	bodies     bodies
+	calls      *credit // for requests to the peer
+	oneWay     *credit // for one-way messages to the peer
 
 	own      sync.WaitGroup // reader, writer, acceptor
 	handlers sync.WaitGroup // taker, handlers, streams
@@ -97,10 +101,10 @@ type Session struct {
 	serving     map[uint32]*serving // requests of the peer that are not yet answered
 	largeBytes  int                 // of large replies that wait or are being sent
 	answering   int                 // of these, and of those whose reply is leaving
-	asked       int64               // bytes of the bodies of the requests being served
+	asked       load                // of the requests being served
 	inbox       []*Message          // bounded by the credit given
 	unhandled   int64               // one-way messages in the inbox or with a handler
-	told        int64               // bytes of their bodies
+	told        load                // of these
 	taking      bool
 	facts       map[string]string
 	peerFacts   map[string]string
@@ -120,19 +124,33 @@ func NewID() string {
 	return hex.EncodeToString(b[:])
 }
 
+// Offer returns the features that this side offers when a session is opened. FAIRLEAD_LANE=0 in the environment takes the lane out.
+func Offer() []string {
+	if os.Getenv("FAIRLEAD_LANE") == "0" {
+		return nil
+	}
+	return []string{wire.FeatureLane}
+}
+
 // New begins a session on conn, which it owns from now on, also when it fails.
 func New(conn net.Conn, c Config) (*Session, error) {
-	s := create(c)
-	under := newConn(conn, &s.stats, c.Opener)
-	s.conn = under
-	var err error
-	if c.Opener {
-		s.mux, err = yamux.Client(under, yamuxConfig(s.log))
-	} else {
-		s.mux, err = yamux.Server(under, yamuxConfig(s.log))
+	s := create(conn, c)
+	if _, halves := conn.(halfCloser); c.Lane && !halves {
+		s.release()
+		return nil, wire.Errorf(wire.Unsupported, "begin a session: a lane needs a connection with CloseWrite")
 	}
-	if err == nil && c.Opener {
-		err = s.establish() // the message channel is the first stream, before anybody can open another
+	if c.Lane {
+		s.link = laneLink{s.conn}
+		s.out.open(s.link)
+		s.own.Go(s.read)
+		return s, nil
+	}
+	err := s.mux.start()
+	if err == nil {
+		s.own.Go(s.pump)
+		if c.Opener {
+			err = s.establish() // the message channel is the first stream, before anybody can open another
+		}
 	}
 	if err != nil {
 		s.release()
@@ -142,12 +160,12 @@ func New(conn net.Conn, c Config) (*Session, error) {
 	return s, nil
 }
 
-// NewControl begins a session whose frames travel straight on conn, which it owns from now on. It has descriptors and no streams. The frames in
-// first leave before all others.
+// NewControl begins a session that is a lane and has no streams on conn, which it owns from now on. The frames in first leave before all others.
 func NewControl(conn *net.UnixConn, c Config, first ...wire.Frame) *Session {
-	s := create(c)
-	s.conn = conn
-	s.link = &socketLink{conn: conn}
+	c.Lane = true
+	s := create(conn, c)
+	s.streamless = true
+	s.link = laneLink{s.conn}
 	for _, f := range first {
 		s.out.pushNow(&outgoing{frame: f})
 	}
@@ -156,7 +174,7 @@ func NewControl(conn *net.UnixConn, c Config, first ...wire.Frame) *Session {
 	return s
 }
 
-func create(c Config) *Session {
+func create(under net.Conn, c Config) *Session {
 	c.Send, c.Receive = c.Send.OrDefault(), c.Receive.OrDefault()
 	c.Origin = cmp.Or(c.Origin, wire.Peer)
 	s := &Session{
@@ -164,8 +182,8 @@ func create(c Config) *Session {
 		log:     c.Logger,
 		started: time.Now(),
 		done:    make(chan struct{}),
-		calls:   newCredit(c.Send.Calls, c.Send.Bytes),
-		oneWay:  newCredit(c.Send.OneWay, c.Send.Bytes),
+		calls:   newCredit(c.Send.Calls, c.Send),
+		oneWay:  newCredit(c.Send.OneWay, c.Send),
 		pending: map[uint32]*pending{},
 		serving: map[uint32]*serving{},
 		streams: map[*Stream]struct{}{},
@@ -180,6 +198,9 @@ func create(c Config) *Session {
 	s.out.init(&s.own, s.writeFailed)
 	s.forsaken = make(chan struct{})
 	s.bodies.slots = map[bodyKey]chan largeBody{}
+	s.conn = newConn(under, &s.stats, c.Opener)
+	s.mux.init(s)
+	s.conn.in.init(s.conn, &s.mux, c.Lane)
 	return s
 }
 
@@ -211,10 +232,7 @@ func (s *Session) Started() time.Time { return s.started }
 
 // SyscallConn gives access to the session's socket, to ask the kernel about it. It must not be read, written or closed.
 func (s *Session) SyscallConn() (syscall.RawConn, error) {
-	if c, ok := s.conn.(syscall.Conn); ok {
-		return c.SyscallConn()
-	}
-	return nil, wire.Errorf(wire.Unsupported, "session %s is not on a socket", ShortID(s.conf.ID))
+	return s.conn.SyscallConn()
 }
 
 // Context returns a context that ends with the session; its cause is the end's error.
@@ -296,9 +314,10 @@ func (s *Session) notify(n wire.Notice) error {
 
 // Inspect returns what this side of the session looks like now.
 func (s *Session) Inspect() wire.Inspection {
-	var own, peer uint64
-	if sc, ok := s.conn.(syscall.Conn); ok {
-		own, peer, _ = socket.Inodes(sc) // 0 where the socket is gone
+	own, peer, _ := socket.Inodes(s.conn) // 0 where the socket is gone
+	channel := wire.ChannelStream
+	if s.conf.Lane {
+		channel = wire.ChannelLane
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,6 +327,6 @@ func (s *Session) Inspect() wire.Inspection {
 		LateReplies: s.stats.late.Load(), Streams: len(s.streams),
 		Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
 		Facts: maps.Clone(s.facts), PeerFacts: maps.Clone(s.peerFacts),
-		Socket: own, PeerSocket: peer,
+		Channel: channel, Socket: own, PeerSocket: peer,
 	}
 }

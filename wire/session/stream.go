@@ -65,7 +65,7 @@ func (s *Session) OpenStream(ctx context.Context, method string) (*Stream, error
 		y, err = s.openStream(ctx)
 	}
 	if err == nil {
-		err = s.conn.(*conn).writeStream(ctx, y.Stream, f.Append(nil))
+		err = s.conn.writeStream(ctx, y.Stream, f.Append(nil))
 	}
 	if err == nil {
 		return s.newStream(y, bufio.NewReader(y), method), nil
@@ -295,7 +295,7 @@ func (st *Stream) writeFrame(f wire.Frame) error {
 	st.write(cancel)
 	err := context.Cause(ctx)
 	if err == nil {
-		err = st.s.conn.(*conn).writeStream(ctx, st.flow.Stream, f.Append(nil))
+		err = st.s.conn.writeStream(ctx, st.flow.Stream, f.Append(nil))
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
@@ -323,7 +323,7 @@ func (st *Stream) failed(what string, err error) error {
 		return wire.Errorf(wire.Invalid, "%s stream %s: it was closed here", what, st.method)
 	case timedOut(err):
 		return wire.Errorf(wire.DeadlineExceeded, "%s stream %s: its time is over", what, st.method)
-	case st.s.mux.IsClosed():
+	case st.s.mux.over():
 		err = io.EOF
 	case errors.Is(err, errLetGo):
 		err = wire.Errorf(wire.Interrupted, "%s stream %s: the peer has let go of it", what, st.method)

@@ -11,7 +11,7 @@ import (
 
 // begun serves a stream that the peer has opened.
 func (s *Session) begun(accepted *yamux.Stream) {
-	y := s.conn.(*conn).flows.claim(accepted)
+	y := s.conn.flows.claim(accepted)
 	y.SetReadDeadline(time.Now().Add(beginWait))
 	r := bufio.NewReader(y)
 	b, err := r.Peek(wire.HeaderSize)
@@ -54,8 +54,7 @@ func (s *Session) answerStream(st *Stream) {
 			return // the peer reads nothing more
 		}
 		st.SetWriteDeadline(time.Now().Add(beginWait))
-		f, _ := s.encode(0, st.method, nil, err)
-		st.writeFrame(f)
+		st.writeFrame(s.encode(0, st.method, nil, err).frame)
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// maxControl is room for more descriptors than a frame may have, so that too many are seen as such and closed.
-var maxControl = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
+// ControlSize is room, in bytes, for more descriptors than a frame may have, so that too many are seen as such and closed.
+var ControlSize = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
 
 // ReadFrame reads exactly one frame from conn, and not a byte more, with the descriptors that belong to it. They are close-on-exec and owned by
 // the caller. A frame whose descriptors are not as many as it says fails with wire.Malformed, truncated ones (as at RLIMIT_NOFILE) with
@@ -48,10 +48,9 @@ func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
 
 // readFull fills b and collects the descriptors that come on the way. End of file before the first byte is io.EOF.
 func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, err error) {
-	oob := make([]byte, maxControl)
+	oob := make([]byte, ControlSize)
 	for at := 0; at < len(b); {
-		n, oobn, flags, _, err := conn.ReadMsgUnix(b[at:], oob)
-		got := received(oob[:oobn])
+		n, got, flags, err := Receive(conn, b[at:], oob)
 		files = append(files, got...)
 		truncated = truncated || flags&unix.MSG_CTRUNC != 0
 		at += n
@@ -60,7 +59,7 @@ func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, e
 			files = files[:most]
 		}
 		switch {
-		case err == nil && n == 0, errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF):
 			if at == 0 {
 				return files, truncated, io.EOF
 			}
@@ -70,6 +69,19 @@ func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, e
 		}
 	}
 	return files, truncated, nil
+}
+
+// Receive reads once, up to len(b) bytes, with the descriptors that come with them: close-on-exec, and the caller's. The flags are those of
+// recvmsg(2). oob is room for the descriptors, usually ControlSize bytes. End of file is io.EOF.
+func Receive(conn *net.UnixConn, b, oob []byte) (n int, files []*os.File, flags int, err error) {
+	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
+	if oobn > 0 {
+		files = received(oob[:oobn])
+	}
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	return n, files, flags, err
 }
 
 // received wraps the descriptors in a message's control data. ReadMsgUnix has made them close-on-exec.
@@ -91,8 +103,18 @@ func received(oob []byte) []*os.File {
 	return files
 }
 
-// WriteFrame writes f to conn with files attached to its first byte. The header's count is set from files. The caller keeps its files.
-// Only one goroutine may write to conn.
+// An UnsentError says that the kernel did not take a frame's descriptors, so that nothing of the frame has left: as when one is closed, or too many of this
+// user's are on their way (ETOOMANYREFS, unix(7)).
+type UnsentError struct{ Err error }
+
+// Error says what was refused.
+func (e *UnsentError) Error() string { return "descriptors not sent: " + e.Err.Error() }
+
+// Unwrap returns the kernel's reason.
+func (e *UnsentError) Unwrap() error { return e.Err }
+
+// WriteFrame writes f to conn with files attached to its first byte. The header's count is set from files. The caller keeps its files. Only one
+// goroutine may write to conn. After an *UnsentError conn is as it was before.
 func WriteFrame(conn *net.UnixConn, f wire.Frame, files ...*os.File) error {
 	if len(files) > wire.MaxFiles {
 		return wire.Errorf(wire.Malformed, "write a %v: %d descriptors, limit %d", f.Kind, len(files), wire.MaxFiles)
@@ -101,6 +123,9 @@ func WriteFrame(conn *net.UnixConn, f wire.Frame, files ...*os.File) error {
 	b := f.Append(nil)
 	if len(files) > 0 {
 		n, err := writeRights(conn, b, files)
+		if err != nil && !Lost(err) {
+			err = &UnsentError{err}
+		}
 		if err != nil {
 			return fmt.Errorf("write a %v with %d descriptors: %w", f.Kind, len(files), err)
 		}
@@ -113,6 +138,16 @@ func WriteFrame(conn *net.UnixConn, f wire.Frame, files ...*os.File) error {
 		return fmt.Errorf("write a %v: %w", f.Kind, err)
 	}
 	return nil
+}
+
+// Lost reports whether a write failed because the connection is over.
+func Lost(err error) bool {
+	for _, over := range []error{syscall.EPIPE, syscall.ECONNRESET, net.ErrClosed, os.ErrDeadlineExceeded} {
+		if errors.Is(err, over) {
+			return true
+		}
+	}
+	return false
 }
 
 // writeRights sends what it can of b, at least a byte, with files attached.
@@ -148,4 +183,23 @@ func CloseFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()
 	}
+}
+
+// Copy returns copies of files, close-on-exec, which the caller closes.
+func Copy(files []*os.File) ([]*os.File, error) {
+	var copies []*os.File
+	for _, f := range files {
+		raw, err := f.SyscallConn()
+		fd := -1
+		if err == nil {
+			controlErr := raw.Control(func(from uintptr) { fd, err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) })
+			err = errors.Join(controlErr, err)
+		}
+		if err != nil {
+			CloseFiles(copies)
+			return nil, fmt.Errorf("copy descriptor %s: %w", f.Name(), err)
+		}
+		copies = append(copies, os.NewFile(uintptr(fd), f.Name()))
+	}
+	return copies, nil
 }

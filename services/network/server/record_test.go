@@ -142,6 +142,9 @@ func TestADamagedRecordIsSaidAndHoldsBackWhatItCannotTell(t *testing.T) {
 	edit := func(change func([]byte) []byte) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
 			text, err := os.ReadFile(record(dir))
+			if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) == 4 && bytes.Equal(lines[1], lines[2]) {
+				text = text[:len(text)-len(lines[2])] // the hold stands there twice if the record was begun while it was made
+			}
 			if err == nil {
 				err = os.WriteFile(record(dir), change(text), 0o600)
 			}

@@ -1,0 +1,249 @@
+package session
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// A mux is yamux on a session's conn. It starts with the first stream of either side.
+type mux struct {
+	s       *Session
+	come    *io.PipeReader // what the conn's reader passes on
+	passing *io.PipeWriter
+
+	mu     sync.Mutex
+	y      *yamux.Session // nil until it is started
+	closed bool
+}
+
+func (m *mux) init(s *Session) {
+	m.s = s
+	m.come, m.passing = io.Pipe()
+}
+
+// start starts yamux, unless it has been.
+func (m *mux) start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.y != nil:
+		return nil
+	case m.closed:
+		return net.ErrClosed
+	case m.s.streamless:
+		return wire.Errorf(wire.Unsupported, "a stream on a control connection")
+	}
+	begin := yamux.Server
+	if m.s.conf.Opener {
+		begin = yamux.Client
+	}
+	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log))
+	if err == nil {
+		m.y = y
+		if m.s.conf.Lane {
+			m.s.spawn(m.s.accept)
+		}
+	}
+	return err
+}
+
+func (m *mux) started() bool { return m.session() != nil }
+
+// session returns yamux's session, or nil if it has not been started.
+func (m *mux) session() *yamux.Session {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.y
+}
+
+// over reports whether yamux has been started and has ended.
+func (m *mux) over() bool {
+	y := m.session()
+	return y != nil && y.IsClosed()
+}
+
+// pass hands bytes to yamux, and returns when it has them all.
+func (m *mux) pass(b []byte) error {
+	_, err := m.passing.Write(b)
+	return err
+}
+
+// end tells yamux that nothing more comes, and returns when it has dealt with all that came.
+func (m *mux) end(err error) {
+	m.passing.CloseWithError(err)
+	if y := m.session(); y != nil {
+		<-y.CloseChan()
+	}
+}
+
+// close ends yamux, whose conn is closed.
+func (m *mux) close() {
+	m.mu.Lock()
+	m.closed = true
+	y := m.y
+	m.mu.Unlock()
+	m.come.Close()
+	if y != nil {
+		y.Close()
+	}
+}
+
+// A muxConn is the connection that yamux sees. It joins the two writes of a frame, and never blocks in one.
+type muxConn struct {
+	net.Conn // for its addresses
+	mux      *mux
+	frame    []byte // a data frame's header, until its body comes; only yamux's sender uses it
+}
+
+func (c *muxConn) Read(b []byte) (int, error) { return c.mux.come.Read(b) }
+
+// Write takes all of b.
+func (c *muxConn) Write(b []byte) (int, error) {
+	conn := c.mux.s.conn
+	if h := yamuxFrame(b); len(c.frame) == 0 && len(b) == yamuxHeader {
+		conn.flows.sent(h)
+		if h.kind() == yamuxData && h.length() > 0 {
+			c.frame = append(c.frame, b...)
+			return len(b), nil
+		}
+	}
+	if len(c.frame) == 0 {
+		conn.writeMux(b)
+		return len(b), nil
+	}
+	c.frame = append(c.frame, b...)
+	conn.writeMux(c.frame)
+	if c.frame = c.frame[:0]; cap(c.frame) > smallChunk {
+		c.frame = nil
+	}
+	return len(b), nil
+}
+
+// Close is called by yamux when it ends. The conn's reader, which may wait, then sees why.
+func (c *muxConn) Close() error {
+	c.mux.come.Close()
+	return c.mux.s.conn.SetReadDeadline(longAgo)
+}
+
+// openStream opens a yamux stream as soon as there is room for its first frame.
+func (s *Session) openStream(ctx context.Context) (*flow, error) {
+	if err := cmp.Or(ctx.Err(), context.Cause(s.ctx)); err != nil {
+		return nil, err
+	}
+	if err := s.mux.start(); err != nil {
+		return nil, s.endedOr(err)
+	}
+	c := s.conn
+	if _, err := c.admit(ctx); err != nil {
+		return nil, s.endedOr(err)
+	}
+	defer c.left()
+	stream, err := s.openWithin(ctx)
+	if err != nil {
+		return nil, s.endedOr(err)
+	}
+	return c.flows.claim(stream), nil
+}
+
+// openWithin opens a yamux stream until ctx ends. yamux itself waits without a bound once the peer owes it its backlog of acknowledgements:
+// then one at a time waits there, and the others for their turn.
+func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
+	opening := s.opening.Add(1)
+	defer s.opening.Add(-1)
+	y, c := s.mux.session(), s.conn
+	if y.NumStreams()+int(opening) < acceptBacklog {
+		return y.OpenStream()
+	}
+	select {
+	case c.opening <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.done:
+		return nil, context.Cause(s.ctx)
+	}
+	type result struct {
+		stream *yamux.Stream
+		err    error
+	}
+	opened := make(chan result)
+	spawned := s.spawn(func() {
+		defer func() { <-c.opening }()
+		stream, err := y.OpenStream()
+		select {
+		case opened <- result{stream, err}:
+		case <-ctx.Done():
+			if err == nil {
+				c.flows.claim(stream).Close()
+			}
+		}
+	})
+	if !spawned {
+		return nil, context.Cause(s.ctx)
+	}
+	select {
+	case r := <-opened:
+		return r.stream, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// endedOr returns the session's end as an error if it has ended, else err.
+func (s *Session) endedOr(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return s.ended.Err()
+	}
+	for _, gone := range []error{io.EOF, net.ErrClosed, yamux.ErrSessionShutdown, yamux.ErrConnectionReset, yamux.ErrStreamClosed} {
+		if errors.Is(err, gone) {
+			return wire.Errorf(s.lostCode(), "the peer is gone")
+		}
+	}
+	return err
+}
+
+// acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
+const acceptBacklog = 256
+
+// yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that
+// the peer does not close stays: a reset would take from the peer what it has not yet read. streamsBound bounds their number.
+func yamuxConfig(logger *slog.Logger) *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.EnableKeepAlive = false
+	c.AcceptBacklog = acceptBacklog
+	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
+	c.StreamOpenTimeout = 0
+	c.StreamCloseTimeout = 0
+	c.LogOutput = nil
+	c.Logger = log.New(&yamuxLog{logger: logger}, "", 0)
+	return c
+}
+
+// yamuxLogLines is how many of yamux's lines a session logs: a peer can cause any number.
+const yamuxLogLines = 8
+
+// A yamuxLog passes yamux's first lines on at debug level.
+type yamuxLog struct {
+	logger *slog.Logger
+	lines  atomic.Int64
+}
+
+func (l *yamuxLog) Write(b []byte) (int, error) {
+	if l.lines.Add(1) <= yamuxLogLines {
+		l.logger.Debug("yamux", "err", wire.Printable(string(bytes.TrimSpace(b)), wire.MaxText))
+	}
+	return len(b), nil
+}

@@ -1,0 +1,276 @@
+package session
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// An outgoing frame waits in the outbox until the writer takes it: from then on it has left.
+type outgoing struct {
+	frame wire.Frame
+	files []*os.File // owned by the outbox, closed when they have been written or dropped
+	// queued is called when the frame is queued, before it can leave, with the outbox's mutex held.
+	queued func()
+	taken  bool // by the writer: it has left, as far as anybody can tell; guarded by the outbox's mutex
+	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.
+	written chan struct{}
+	// unsent, unless it is nil, is called in place of that if the frame could not be written for its descriptors' sake, and has not left.
+	unsent func(error)
+}
+
+// An unsentError is why a frame was not written, after which others can be.
+type unsentError struct{ error }
+
+// outboxLimit is how many bytes wait in an outbox before senders wait for room.
+const outboxLimit = 256 << 10
+
+// An outbox is the queue of frames on their way out. A writer runs while there are any.
+// After a failed write everything is dropped.
+type outbox struct {
+	owner    *sync.WaitGroup
+	failed   func(error)   // told of the write that failed
+	finished chan struct{} // closed when nothing more is written
+	over     sync.Once     // closes it
+
+	mu      sync.Mutex
+	link    link
+	queue   []*outgoing
+	facts   *outgoing // the last frame of facts
+	bytes   int
+	room    chan struct{} // closed when the queue has shrunk
+	writing bool
+	last    bool // nothing more is queued; the writer finishes the link when the queue is empty
+	broken  bool
+}
+
+func (o *outbox) init(owner *sync.WaitGroup, failed func(error)) {
+	o.owner, o.failed, o.room, o.finished = owner, failed, make(chan struct{}), make(chan struct{})
+}
+
+// open gives the outbox the link to write to.
+func (o *outbox) open(l link) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.link = l
+	o.startLocked()
+}
+
+// push queues a frame as soon as there is room. When give is closed first, it returns false and nothing is queued.
+func (o *outbox) push(m *outgoing, give <-chan struct{}) bool {
+	for {
+		room, done := o.tryPush(m)
+		if done {
+			return true
+		}
+		select {
+		case <-room:
+		case <-give:
+			return false
+		}
+	}
+}
+
+// pushWhile queues a frame as soon as there is room. When nothing has left for the given time, it returns false and nothing is queued.
+func (o *outbox) pushWhile(m *outgoing, patience time.Duration) bool {
+	for {
+		room, done := o.tryPush(m)
+		if done {
+			return true
+		}
+		select {
+		case <-room:
+		case <-time.After(patience):
+			return false
+		}
+	}
+}
+
+// tryPush queues a frame if there is room, or drops it if nothing is queued any more. Else it returns a channel that is closed when there is more room.
+func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
+	o.mu.Lock()
+	if o.bytes >= outboxLimit && !o.last && !o.broken {
+		defer o.mu.Unlock()
+		return o.room, false
+	}
+	added := o.addLocked(m)
+	o.mu.Unlock()
+	if !added {
+		socket.CloseFiles(m.files)
+	}
+	return nil, true
+}
+
+// pushFacts queues a frame of facts, in place of an earlier one that has not left: there is never more than one.
+func (o *outbox) pushFacts(f wire.Frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.facts != nil && !o.facts.taken && slices.Contains(o.queue, o.facts) {
+		o.bytes += len(f.Body) - len(o.facts.frame.Body)
+		o.facts.frame = f
+		return
+	}
+	o.facts = &outgoing{frame: f}
+	o.addLocked(o.facts)
+}
+
+// pushNow queues a frame even where there is no room: for the few whose number is bounded elsewhere.
+func (o *outbox) pushNow(m *outgoing) {
+	o.mu.Lock()
+	added := o.addLocked(m)
+	o.mu.Unlock()
+	if !added {
+		socket.CloseFiles(m.files)
+	}
+}
+
+// addLocked queues a frame, and reports false if nothing is queued any more.
+func (o *outbox) addLocked(m *outgoing) bool {
+	if m.queued != nil {
+		m.queued()
+	}
+	if o.last || o.broken {
+		return false
+	}
+	o.queue = append(o.queue, m)
+	o.bytes += wire.HeaderSize + len(m.frame.Body)
+	o.startLocked()
+	return true
+}
+
+func (o *outbox) startLocked() {
+	if o.link != nil && !o.writing && !o.broken && (len(o.queue) > 0 || o.last) {
+		o.writing = true
+		o.owner.Go(o.write)
+	}
+}
+
+// withdraw takes back a frame, and reports whether it had not left.
+func (o *outbox) withdraw(m *outgoing) bool {
+	o.mu.Lock()
+	if m.taken {
+		o.mu.Unlock()
+		return false
+	}
+	i := slices.Index(o.queue, m)
+	if i >= 0 { // else it was dropped
+		o.queue = slices.Delete(o.queue, i, i+1)
+		o.bytes -= wire.HeaderSize + len(m.frame.Body)
+		o.signalLocked()
+	}
+	o.mu.Unlock()
+	if i >= 0 {
+		socket.CloseFiles(m.files)
+	}
+	return true
+}
+
+func (o *outbox) signalLocked() {
+	close(o.room)
+	o.room = make(chan struct{})
+}
+
+// finish queues the last frame, if there is one, and has the link finished after it. The first call counts.
+func (o *outbox) finish(end *wire.Frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last {
+		return
+	}
+	if end != nil {
+		o.addLocked(&outgoing{frame: *end})
+	}
+	o.last = true
+	o.signalLocked() // who waits for room has nothing to wait for
+	o.startLocked()
+}
+
+// fail drops all that is queued.
+func (o *outbox) fail() {
+	o.mu.Lock()
+	dropped := o.queue
+	o.queue, o.bytes, o.broken = nil, 0, true
+	o.signalLocked()
+	o.mu.Unlock()
+	for _, m := range dropped {
+		socket.CloseFiles(m.files)
+	}
+	o.over.Do(func() { close(o.finished) })
+}
+
+// write writes what is queued, and ends when the queue is empty.
+func (o *outbox) write() {
+	for {
+		batch := o.take()
+		if batch == nil {
+			return
+		}
+		var err error
+		if len(batch) > 0 {
+			err = o.link.write(batch)
+		} else {
+			err = o.link.finish()
+		}
+		for _, m := range batch {
+			socket.CloseFiles(m.files)
+			if err == nil && m.written != nil {
+				close(m.written)
+			}
+		}
+		if e, ok := errors.AsType[unsentError](err); ok {
+			o.unsent(batch[0], e.error)
+		} else if err != nil {
+			o.fail()
+			o.failed(err)
+		}
+		if len(batch) == 0 {
+			o.over.Do(func() { close(o.finished) })
+		}
+	}
+}
+
+// unsent notes that a frame has not left after all.
+func (o *outbox) unsent(m *outgoing, err error) {
+	o.mu.Lock()
+	m.taken = false
+	o.mu.Unlock()
+	if m.unsent != nil {
+		m.unsent(err)
+	}
+}
+
+// take takes the next frames to write in one go. An empty batch asks to finish the link, nil to stop.
+func (o *outbox) take() []*outgoing {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	size, n := 0, 0
+	for _, m := range o.queue {
+		if n > 0 && (size+len(m.frame.Body) > maxChunk/2 || len(m.files) > 0) {
+			break
+		}
+		size += wire.HeaderSize + len(m.frame.Body)
+		m.taken = true
+		n++
+		if len(m.files) > 0 {
+			break
+		}
+	}
+	switch {
+	case n > 0:
+		batch := slices.Clone(o.queue[:n])
+		o.queue = slices.Delete(o.queue, 0, n) // which clears what is behind
+		o.bytes -= size
+		o.signalLocked()
+		return batch
+	case o.last && !o.broken:
+		o.broken = true // the link is finished once
+		return []*outgoing{}
+	}
+	o.writing = false
+	return nil
+}

@@ -1,0 +1,94 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// Send sends a one-way message. It returns when the message is queued: nothing tells whether it was handled, see Flush. It waits until ctx ends for the
+// peer to have handled earlier ones. The message has at most wire.MaxBody bytes with its method, and up to wire.MaxFiles descriptors, which stay the caller's. Failures are as
+// those of Call.
+func (s *Session) Send(ctx context.Context, method string, value any) error {
+	err := s.send(ctx, method, value)
+	if err == nil {
+		return nil
+	}
+	return wire.AsError(fmt.Errorf("send %s to %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, err))
+}
+
+func (s *Session) send(ctx context.Context, method string, value any) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b, files, err := s.encodeValue(value, wire.MaxBody-len(method)-requestRoom)
+	if err != nil {
+		return err
+	}
+	request := wire.Request{Method: method, Value: b}
+	f, err := wire.NewFrame(wire.KindOneWay, 0, request)
+	if err == nil {
+		err = request.Validate()
+	}
+	l := load{int64(len(b)), int64(len(files))}
+	if err == nil {
+		err = s.oneWay.take(ctx, s.ctx, l)
+	}
+	if err != nil {
+		socket.CloseFiles(files)
+		return err
+	}
+	f.Files = uint8(len(files))
+	out := &outgoing{frame: f, files: files, unsent: func(err error) {
+		s.log.Warn("one-way message was not sent", "method", wire.Printable(method, wire.MaxMethod), "code", wire.CodeOf(err), "err", err)
+		s.oneWay.back(1, l)
+	}}
+	s.mu.Lock()
+	ended, terminating := s.ended, s.terminating
+	s.mu.Unlock()
+	switch {
+	case ended != nil:
+		err = ended.Err()
+	case terminating:
+		err = wire.Errorf(wire.Terminating, "the session is being ended")
+	case !s.out.push(out, ctx.Done()):
+		err = ctx.Err()
+	}
+	if err != nil {
+		socket.CloseFiles(files)
+		s.oneWay.back(1, l)
+	}
+	return err
+}
+
+// Flush returns when the peer has taken up all that this side has sent before: the handlers of one-way messages have returned, and those of requests have
+// begun. It counts as a call. Failures are as those of Call.
+func (s *Session) Flush(ctx context.Context) error {
+	sent, err := s.flush(ctx)
+	if err == nil {
+		return nil
+	}
+	failed := *wire.AsError(fmt.Errorf("flush messages to %s: %w", s.conf.Endpoint, err))
+	failed.Sent = sent
+	return &failed
+}
+
+func (s *Session) flush(ctx context.Context) (sent bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	p := &pending{done: make(chan result, 1)}
+	id, err := s.begin(ctx, p)
+	if err != nil {
+		return false, err
+	}
+	out := &outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindFlush, ID: id}}}
+	if err := s.enqueue(ctx, id, p, out); err != nil {
+		return false, err
+	}
+	r, sent, err := s.await(ctx, id, p, out)
+	socket.CloseFiles(r.files)
+	return sent, err
+}
