@@ -34,7 +34,8 @@ const outboxLimit = 256 << 10
 // After a failed write everything is dropped.
 type outbox struct {
 	owner    *sync.WaitGroup
-	failed   func(error)   // told of the write that failed
+	failed   func(error) // told of the write that failed
+	trace    func(direction rune, stream uint32, f wire.Frame)
 	finished chan struct{} // closed when nothing more is written
 	over     sync.Once     // closes it
 
@@ -49,8 +50,9 @@ type outbox struct {
 	broken  bool
 }
 
-func (o *outbox) init(owner *sync.WaitGroup, failed func(error)) {
-	o.owner, o.failed, o.room, o.finished = owner, failed, make(chan struct{}), make(chan struct{})
+func (o *outbox) init(s *Session) {
+	o.owner, o.failed, o.trace = &s.own, s.writeFailed, s.trace
+	o.room, o.finished = make(chan struct{}), make(chan struct{})
 }
 
 // open gives the outbox the link to write to.
@@ -211,6 +213,9 @@ func (o *outbox) write() {
 			return
 		}
 		var err error
+		for _, m := range batch {
+			o.trace(sentFrame, 0, m.frame)
+		}
 		if len(batch) > 0 {
 			err = o.link.write(batch)
 		} else {

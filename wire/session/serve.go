@@ -75,6 +75,9 @@ func (s *Session) read() {
 	}
 	for {
 		a, err := s.link.read()
+		if err == nil {
+			s.trace(receivedFrame, 0, a.Frame)
+		}
 		if err == nil && a.Kind == wire.KindEnd {
 			socket.CloseFiles(a.files)
 			end := wire.End{}

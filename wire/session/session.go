@@ -195,7 +195,7 @@ func create(under net.Conn, c Config) *Session {
 	s.log = s.log.With("session", ShortID(c.ID), "endpoint", c.Endpoint)
 	ctx := context.WithValue(context.Background(), sessionKey{}, s)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.out.init(&s.own, s.writeFailed)
+	s.out.init(s)
 	s.forsaken = make(chan struct{})
 	s.bodies.slots = map[bodyKey]chan largeBody{}
 	s.conn = newConn(under, &s.stats, c.Opener)

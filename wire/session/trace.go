@@ -1,0 +1,51 @@
+package session
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// maxTraced is how much of a frame's body is printed, in bytes.
+const maxTraced = 512
+
+// tracing says whether the frames of sessions are printed: FAIRLEAD_TRACE=1 in the environment.
+var tracing = os.Getenv("FAIRLEAD_TRACE") == "1"
+
+// The directions of a frame that is traced.
+const (
+	sentFrame     = '>'
+	receivedFrame = '<'
+)
+
+// trace prints a frame to stderr: the time, the session, whether it was sent or received, on which stream (0: the message channel), what its header
+// says, and the beginning of its body.
+func (s *Session) trace(direction rune, stream uint32, f wire.Frame) {
+	if !tracing {
+		return
+	}
+	line := fmt.Sprintf("%s %s %c", time.Now().Format("15:04:05.000000"), cmp.Or(ShortID(s.conf.ID), "control"), direction)
+	if stream != 0 {
+		line += fmt.Sprintf(" stream %d", stream)
+	}
+	line += fmt.Sprintf(" %v", f.Kind)
+	for _, part := range []struct {
+		name  string
+		value uint32
+	}{{"id", f.ID}, {"files", uint32(f.Files)}, {"flags", uint32(f.Flags)}, {"length", f.Length}} {
+		if part.value != 0 {
+			line += fmt.Sprintf(" %s %d", part.name, part.value)
+		}
+	}
+	if len(f.Body) > 0 {
+		body := wire.Text(f.Body, maxTraced)
+		if f.Kind == wire.KindData {
+			body = fmt.Sprintf("%q", f.Body[:min(len(f.Body), maxTraced)])
+		}
+		line += " " + body
+	}
+	os.Stderr.WriteString(line + "\n") // at once, so that lines of sessions do not mix
+}
