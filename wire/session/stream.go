@@ -41,7 +41,8 @@ type Stream struct {
 	value  wire.Raw        // that the peer has opened it with
 	live   context.Context // ends when the stream is closed here, when the peer lets go of it, and with the session
 	cancel context.CancelCauseFunc
-	ctx    context.Context // that of the handler: live, or less where the caller's time is
+	ctx    context.Context // live, and at a handler also the caller's time
+	caller context.Context // of who opened a streaming call
 
 	turn    chan struct{} // of who reads
 	r       *bufio.Reader

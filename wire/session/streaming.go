@@ -20,6 +20,7 @@ func (s *Session) OpenStreaming(ctx context.Context, method string, value any) (
 	if err != nil {
 		return nil, s.notOpened(method, err)
 	}
+	st.caller = ctx
 	forget := context.AfterFunc(ctx, func() { st.abandon(ctx.Err()) })
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -61,6 +62,9 @@ func (st *Stream) Send(v any) error {
 	if err := st.use(wire.KindItem); err != nil {
 		return err
 	}
+	if err := st.over("write"); err != nil {
+		return err
+	}
 	b, err := wire.Marshal(v)
 	if err == nil && len(b) > wire.MaxBody {
 		err = wire.Errorf(wire.Malformed, "a value of %d bytes, limit %d", len(b), wire.MaxBody)
@@ -88,10 +92,24 @@ func (st *Stream) Receive(v any) error {
 	return nil
 }
 
+// over returns why the time of a streaming call is over here, or nil. What came before its caller let go is still received.
+func (st *Stream) over(what string) error {
+	var err error
+	if st.caller != nil {
+		err = st.caller.Err()
+	} else if st.ctx.Err() == context.DeadlineExceeded {
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		return wire.AsError(fmt.Errorf("%s stream %s: %w", what, st.method, err))
+	}
+	return nil
+}
+
 // receive reads the next item whole.
 func (st *Stream) receive() ([]byte, error) {
-	if err := st.ctx.Err(); err == context.DeadlineExceeded { // also where more has come than was received
-		return nil, st.failed("read", err)
+	if err := st.over("read"); err != nil && st.end == nil { // also where more has come than was received
+		return nil, err
 	}
 	if err := st.arrive(wire.KindItem); err != nil {
 		return nil, err
