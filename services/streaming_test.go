@@ -146,3 +146,23 @@ func TestMethodsOfStreamsAreAddedOnce(t *testing.T) {
 		}()
 	}
 }
+
+func TestAServerThatIsStoppedBeginsNoStreamingCallAndEndsThoseThereAre(t *testing.T) {
+	b := brokertest.Start(t)
+	server := b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: texts()}})
+	s := b.Dial(endpoint, client.Options{})
+	values := openStreaming[any, any](t, s, "wait", nil)
+	began := time.Now()
+	if err := server.Stop(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("stopped after %v", d)
+	}
+	if _, err := values.Receive(); !errors.Is(err, wire.Interrupted) {
+		t.Errorf("%v, want %s", err, wire.Interrupted)
+	}
+	if _, err := client.OpenStreaming[any, any](within(t, time.Second), s, "wait", nil); !errors.Is(err, wire.Interrupted) {
+		t.Errorf("opened afterwards: %v, want %s", err, wire.Interrupted)
+	}
+}
