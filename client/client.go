@@ -12,6 +12,9 @@ import (
 // A Session is an open session; see the package wire/session.
 type Session = session.Session
 
+// A Streaming is one side of a streaming call; see session.Streaming.
+type Streaming[In, Out any] = session.Streaming[In, Out]
+
 // Options say how to open a session. The zero value is useful.
 type Options struct {
 	// Socket is the path of the broker's socket; empty: FAIRLEAD_SOCKET, or the default of this user.
@@ -35,4 +38,14 @@ func Call[Reply any](ctx context.Context, on Caller, method string, request any)
 	var reply Reply
 	err := on.Call(ctx, method, request, &reply)
 	return reply, err
+}
+
+// OpenStreaming opens a streaming call: it receives values of In, and sends values of Out. It lasts until it is closed, which is the caller's to do, or until
+// ctx ends; see Session.OpenStreaming.
+func OpenStreaming[In, Out any](ctx context.Context, on Caller, method string, request any) (*Streaming[In, Out], error) {
+	st, err := on.OpenStreaming(ctx, method, request)
+	if err != nil {
+		return nil, err
+	}
+	return session.NewStreaming[In, Out](st), nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 // A Caller is what calls can be made on: a Session or a Connection.
@@ -16,6 +17,8 @@ type Caller interface {
 	Call(ctx context.Context, method string, request, reply any) error
 	// Send sends a one-way message; see Session.Send.
 	Send(ctx context.Context, method string, value any) error
+	// OpenStreaming opens a streaming call; see Session.OpenStreaming.
+	OpenStreaming(ctx context.Context, method string, value any) (*session.Stream, error)
 }
 
 // A Connection is a handle on an endpoint's name. It opens a session when it is first used, and a new one at the first use after that was lost. What the service
@@ -62,6 +65,16 @@ func (c *Connection) Call(ctx context.Context, method string, request, reply any
 // Send sends a one-way message on the connection's session, which it opens if need be.
 func (c *Connection) Send(ctx context.Context, method string, value any) error {
 	return c.use(ctx, func(s *Session) error { return s.Send(ctx, method, value) })
+}
+
+// OpenStreaming opens a streaming call on the connection's session, which it opens if need be. A call that has begun stays with its session: it fails with
+// wire.Interrupted when that is lost, and is not opened again.
+func (c *Connection) OpenStreaming(ctx context.Context, method string, value any) (st *session.Stream, err error) {
+	err = c.use(ctx, func(s *Session) error {
+		st, err = s.OpenStreaming(ctx, method, value)
+		return err
+	})
+	return st, err
 }
 
 // use runs f on the session, and on a new one as long as the session turns out to be going and nothing has left.

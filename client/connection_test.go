@@ -22,6 +22,19 @@ func server() services.Server {
 	return services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}}
 }
 
+// streaming returns a server with a streaming call that counts until it is canceled.
+func streaming() services.Server {
+	mux := services.NewMux()
+	services.HandleStreaming(mux, "count", func(_ context.Context, _ any, numbers *services.Streaming[any, int]) error {
+		for i := 0; ; i++ {
+			if err := numbers.Send(i); err != nil {
+				return err
+			}
+		}
+	})
+	return services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}}
+}
+
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -163,4 +176,33 @@ func TestAConnectionWithAnUnknownEndpointMayBeUsedWhenItIsThere(t *testing.T) {
 	}
 	b.Serve(server())
 	echo(t, c)
+}
+
+func TestAStreamingCallStaysWithItsSessionAndTheNextOneOpensAnother(t *testing.T) {
+	b := brokertest.Start(t)
+	c, _ := connect(t, b.Socket, endpoint)
+	for range 3 {
+		s := b.Serve(streaming())
+		numbers, err := client.OpenStreaming[int, any](within(t, 10*time.Second), c, "count", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want := range 100 {
+			if n, err := numbers.Receive(); err != nil || n != want {
+				t.Fatalf("%d, %v, want %d", n, err, want)
+			}
+		}
+		s.Kill()
+		for err == nil { // what had come is received
+			_, err = numbers.Receive()
+		}
+		if !errors.Is(err, wire.Interrupted) {
+			t.Errorf("%v, want %s", err, wire.Interrupted)
+		}
+		numbers.Close()
+	}
+	c.Close()
+	if _, err := client.OpenStreaming[int, any](within(t, time.Second), c, "count", nil); !errors.Is(err, wire.Invalid) {
+		t.Errorf("on a connection that is closed: %v, want %s", err, wire.Invalid)
+	}
 }

@@ -144,10 +144,14 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 		return err
 	}
 	conn.SetDeadline(time.Time{})
+	var handler session.Handler = mux
+	if h.conf.Called != nil {
+		handler = teller{mux: mux, told: h.conf.Called, log: h.log}
+	}
 	h.mu.Lock() // who asks for the session, once a call on it was answered, finds it
 	s, err := session.New(conn, session.Config{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, Peer: peer,
-		Handler: mux, Send: o.Limits, Receive: limits, Logger: h.log, Lane: slices.Contains(features, wire.FeatureLane),
+		Handler: handler, Send: o.Limits, Receive: limits, Logger: h.log, Lane: slices.Contains(features, wire.FeatureLane),
 	})
 	begun := &hosted{Session: s, client: client}
 	if err == nil {

@@ -15,14 +15,23 @@ import (
 type Mux struct {
 	mu      sync.RWMutex
 	methods map[string]method
-	streams map[string]func(context.Context, *session.Stream) error
+	streams map[string]stream
 }
 
 type method func(ctx context.Context, m *session.Message) (any, error)
 
+// A stream is a method that serves raw streams, or streaming calls.
+type stream struct {
+	kind  Kind
+	serve func(context.Context, *session.Stream) error
+}
+
+// A Streaming is one side of a streaming call; see session.Streaming.
+type Streaming[In, Out any] = session.Streaming[In, Out]
+
 // NewMux returns a Mux without methods.
 func NewMux() *Mux {
-	return &Mux{methods: map[string]method{}, streams: map[string]func(context.Context, *session.Stream) error{}}
+	return &Mux{methods: map[string]method{}, streams: map[string]stream{}}
 }
 
 // Handle adds a method that takes a Request and returns a Reply. The handler runs on a goroutine of its own for each request; its context ends with the
@@ -59,12 +68,34 @@ func HandleOneWay[Message any](mux *Mux, name string, handler func(context.Conte
 
 // HandleStream adds a method that serves a raw stream, which is closed when the handler returns. An error is what the client then reads.
 func HandleStream(mux *Mux, name string, handler func(context.Context, *session.Stream) error) {
+	mux.addStream(name, stream{KindStream, handler})
+}
+
+// HandleStreaming adds a method that serves streaming calls: it takes a Request, and then receives values of In and sends values of Out, as many as it
+// likes, until it returns. Its context ends with the caller's deadline, cancel or session. What it sends ends with nil as its result; an error is what the
+// client receives behind it, unless CloseSend was called before. A request or a value that does not decode is wire.Malformed, as with Handle; if the
+// type has a method Validate() error on its pointer, it has been called.
+func HandleStreaming[Request, In, Out any](mux *Mux, name string, handler func(context.Context, Request, *Streaming[In, Out]) error) {
+	mux.addStream(name, stream{KindStreaming, func(ctx context.Context, s *session.Stream) error {
+		values := session.NewStreaming[In, Out](s)
+		var request Request
+		if err := s.Decode(&request); err != nil {
+			return err
+		}
+		if err := handler(ctx, request, values); err != nil {
+			return err
+		}
+		return values.CloseSend()
+	}})
+}
+
+func (mux *Mux) addStream(name string, s stream) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
-	if _, twice := mux.streams[name]; twice {
-		panic(fmt.Sprintf("services: stream method %q is added twice", name))
+	if _, twice := mux.streams[name]; twice || name == "" || len(name) > wire.MaxMethod {
+		panic(fmt.Sprintf("services: stream method %q is added twice, or its name is not of 1 to %d bytes", name, wire.MaxMethod))
 	}
-	mux.streams[name] = handler
+	mux.streams[name] = s
 }
 
 func (mux *Mux) add(name string, m method) {
@@ -89,13 +120,18 @@ func (mux *Mux) Serve(ctx context.Context, m *session.Message) (any, error) {
 
 // ServeStream serves one stream; it is for the session to call.
 func (mux *Mux) ServeStream(ctx context.Context, s *session.Stream) error {
-	mux.mu.RLock()
-	serve, ok := mux.streams[s.Method()]
-	mux.mu.RUnlock()
+	method, ok := mux.stream(s.Method())
 	if !ok {
 		return wire.Errorf(wire.UnknownMethod, "no stream method %q", wire.Printable(s.Method(), wire.MaxMethod))
 	}
-	return serve(ctx, s)
+	return method.serve(ctx, s)
+}
+
+func (mux *Mux) stream(name string) (stream, bool) {
+	mux.mu.RLock()
+	defer mux.mu.RUnlock()
+	s, ok := mux.streams[name]
+	return s, ok
 }
 
 // FromContext returns the session that a handler's context belongs to: who calls, and a way to call back.

@@ -28,6 +28,10 @@ type Server struct {
 	Accept func(context.Context, Opening) error
 	// Opened is called, if it is set, with each session that has begun. It must not block.
 	Opened func(*session.Session)
+	// Called is told, if it is set, of each call, one-way message, raw stream and streaming call once its handler has returned, and of those that have no
+	// handler. It sees and changes nothing. It is called on the goroutines of the handlers, several at a time and with no lock held, before the result
+	// leaves, and must not block: the client waits for it, and so do later messages for a one-way message. One that panics is logged, and the result stands.
+	Called func(Call)
 	// Socket is the path of the broker's socket; empty: FAIRLEAD_SOCKET, or the default of this user.
 	Socket string
 	// Drain is how long the requests in flight may take when the server is stopped; zero: 5 s.

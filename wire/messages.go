@@ -316,7 +316,7 @@ type Inspection struct {
 	CallsMade    int64             `msgpack:"ms" json:"calls_made"`    // requests to the peer since the session began
 	CallsWaiting int               `msgpack:"mn" json:"calls_waiting"` // of these: not yet answered
 	LateReplies  int64             `msgpack:"lr" json:"late_replies"`  // replies that came after their caller's time and were dropped
-	Streams      int               `msgpack:"st" json:"streams"`       // raw streams that are open
+	Streams      int               `msgpack:"st" json:"streams"`       // raw streams and streaming calls that are open
 	Received     int64             `msgpack:"br" json:"bytes_received"`
 	Sent         int64             `msgpack:"bs" json:"bytes_sent"`
 	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`        // of this side

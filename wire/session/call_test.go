@@ -28,7 +28,7 @@ func TestEveryFailureHasItsCodeAndSaysWhetherTheRequestLeft(t *testing.T) {
 		},
 		"decode": func(_ context.Context, m *session.Message) (any, error) { return nil, m.Decode(new(int)) },
 	}}})
-	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	canceled, cancelNow := context.WithCancel(t.Context())
 	cancelNow()

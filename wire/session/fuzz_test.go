@@ -37,6 +37,7 @@ func FuzzSession(f *testing.F) {
 	add(build(wire.KindOneWay, 0, 0, request("panic")), build(wire.KindNotice, 0, 0, wire.Notice{Name: wire.NoticeFacts, Facts: map[string]string{"a": "b"}}))
 	add(build(wire.KindReply, 1, 0, "x"), build(wire.KindReply, 1, wire.FlagError, wire.Error{Code: wire.Conflict}))
 	add(build(wire.KindStream, 0, 0, wire.Stream{Method: "echo"}), build(wire.KindData, 0, 0, "x"), build(wire.KindFinish, 0, 0, nil))
+	add(build(wire.KindStream, 0, 0, wire.Stream{Method: "repeat", Within: 1}), build(wire.KindItem, 0, 0, "x"), build(wire.KindFinish, 0, 0, nil))
 	add(build(wire.KindLarge, 1, 0, "x"), build(wire.KindLarge, 1, wire.FlagReply, "x"))
 	f.Add(uint8(0), append(frame(1, 1, 1, 0), frame(0, 0, 1, 3, 1, 2, 3)...))
 	f.Add(uint8(0), append(frame(1, 5, 1, 0), frame(2, 1, 0, 7)...))

@@ -28,9 +28,14 @@ type hostile struct {
 // withHostile returns the service's end of a session with a hostile client.
 func withHostile(t *testing.T) (*hostile, *session.Session) {
 	t.Helper()
+	return withHostileServing(t, usual)
+}
+
+func withHostileServing(t *testing.T, serves handler) (*hostile, *session.Session) {
+	t.Helper()
 	leavesNothing(t)
 	a, b := sockets(t)
-	s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual})
+	s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: serves})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,6 +144,7 @@ func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*f
 		return nil, err
 	}
 	h.Kind, h.Length = wire.KindLarge, uint32(length)
+	s.trace(sentFrame, y.id, wire.Frame{Header: h})
 	if err := s.conn.writeStream(ctx, y.Stream, h.Append(nil)); err != nil {
 		y.Close()
 		return nil, err

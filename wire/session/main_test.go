@@ -123,7 +123,7 @@ func sink(_ context.Context, s *session.Stream) error {
 // usual serves what most tests need.
 var usual = handler{
 	methods: methods{"echo": echo, "block": block, "panic": panics, "ignore": ignore},
-	streams: streams{"echo": echoStream, "flood": flood, "sink": sink},
+	streams: streams{"echo": echoStream, "flood": flood, "sink": sink, "repeat": repeat, "pour": pour},
 }
 
 // serveChild serves the session on descriptor 3 until it ends. The method "last" replies with as many bytes as it is asked for, and then the

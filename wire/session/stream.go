@@ -24,28 +24,47 @@ const (
 	beginWait = 10 * time.Second
 )
 
-// A Stream is a raw stream: bytes both ways, with flow control of its own. A side's bytes end with a finish frame: end of file without one
-// is a loss. One goroutine may read and one may write it.
+// A Stream goes both ways beside the session's messages, with flow control of its own. It is a raw stream, of bytes, or a streaming call, of values.
+// Which of the two is its method's own: the first use of a side decides what it reads and writes, and what else the peer sends is malformed.
+//
+//	opened ── Read, Write ────────▶ raw ─────────────┐
+//	   └───── Receive, Send ──────▶ streaming call ──┴─ CloseWrite ──▶ read only
+//	any of them ── Close; the end of a streaming call's context ──▶ closed
+//
+// What a side sends ends with a finish frame: end of file without one is a loss. One goroutine may read and one may write at a time; others wait for
+// their turn.
 type Stream struct {
 	s      *Session
 	flow   *flow
 	method string
-	ctx    context.Context // ends when the stream is closed here, when the peer lets go of it, and with the session
+	served bool            // the peer has opened it
+	value  wire.Raw        // that the peer has opened it with
+	live   context.Context // ends when the stream is closed here, when the peer lets go of it, and with the session
 	cancel context.CancelCauseFunc
+	ctx    context.Context // live, and at a handler also the caller's time
+	caller context.Context // of who opened a streaming call
 
 	turn    chan struct{} // of who reads
 	r       *bufio.Reader
-	left    uint32 // of the data frame being read
+	left    uint32 // of the data or item being read
+	item    []byte // as far as it was read
 	refusal []byte // the body of the peer's error, as far as it was read
 	end     error  // of reading
 
+	writer chan struct{} // the turn of who writes
+
 	mu       sync.Mutex
+	carries  wire.Kind               // KindData or KindItem; 0: that is not decided
 	deadline time.Time               // for writing
 	writing  context.CancelCauseFunc // of the write that is under way
 	timer    *time.Timer             // cancels it at the deadline
+	torn     error                   // why a frame was not written whole: nothing can follow it
 	finished bool                    // nothing more is written
+	answered bool                    // the handler has returned, and its error is being written
 	gone     bool                    // the peer reads nothing more
 	closed   bool
+	why      error       // why it is closed, unless by Close
+	forget   func() bool // has the caller's context end nothing any more
 }
 
 // errLetGo is why the context of a stream ends whose peer has let go of it.
@@ -54,7 +73,19 @@ var errLetGo = wire.Errorf(wire.Interrupted, "the peer has let go of the stream"
 // OpenStream opens a raw stream to a method of the peer, until ctx ends. The peer's answer, also that it has no such method, is what is read from
 // it. Every failure is a *wire.Error. The caller closes the stream.
 func (s *Session) OpenStream(ctx context.Context, method string) (*Stream, error) {
-	first := wire.Stream{Method: method}
+	st, err := s.beginStream(ctx, wire.Stream{Method: method})
+	if err != nil {
+		return nil, s.notOpened(method, err)
+	}
+	return st, nil
+}
+
+func (s *Session) notOpened(method string, err error) error {
+	return wire.AsError(fmt.Errorf("open stream %s of %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, err))
+}
+
+// beginStream opens a stream with its first frame. The error's Sent says whether that may have left.
+func (s *Session) beginStream(ctx context.Context, first wire.Stream) (*Stream, error) {
 	err := first.Validate()
 	var f wire.Frame
 	if err == nil {
@@ -65,20 +96,24 @@ func (s *Session) OpenStream(ctx context.Context, method string) (*Stream, error
 		y, err = s.openStream(ctx)
 	}
 	if err == nil {
+		s.trace(sentFrame, y.id, f)
 		err = s.conn.writeStream(ctx, y.Stream, f.Append(nil))
 	}
 	if err == nil {
-		return s.newStream(y, bufio.NewReader(y), method), nil
+		return s.newStream(y, bufio.NewReader(y), first.Method), nil
 	}
 	if y != nil {
 		y.Close()
 	}
-	return nil, wire.AsError(fmt.Errorf("open stream %s of %s: %w", wire.Printable(method, wire.MaxMethod), s.conf.Endpoint, s.endedOr(err)))
+	failed := *wire.AsError(s.endedOr(err))
+	failed.Sent = y != nil
+	return nil, &failed
 }
 
 func (s *Session) newStream(y *flow, r *bufio.Reader, method string) *Stream {
-	st := &Stream{s: s, flow: y, r: r, method: method, turn: make(chan struct{}, 1)}
-	st.ctx, st.cancel = context.WithCancelCause(s.ctx)
+	st := &Stream{s: s, flow: y, r: r, method: method, turn: make(chan struct{}, 1), writer: make(chan struct{}, 1)}
+	st.live, st.cancel = context.WithCancelCause(s.ctx)
+	st.ctx = st.live
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
@@ -106,19 +141,8 @@ func (st *Stream) Session() *Session { return st.s }
 func (st *Stream) Read(b []byte) (int, error) {
 	st.turn <- struct{}{}
 	defer func() { <-st.turn }()
-	if st.isClosed() {
-		return 0, st.failed("read", io.EOF)
-	}
-	if st.end != nil {
-		return 0, st.end
-	}
-	for st.left == 0 {
-		if err := st.next(); timedOut(err) {
-			return 0, st.failed("read", err) // it may be read again later
-		} else if err != nil {
-			st.end = err
-			return 0, err
-		}
+	if err := st.arrive(wire.KindData); err != nil {
+		return 0, err
 	}
 	n, err := st.r.Read(b[:min(len(b), int(st.left))])
 	st.left -= uint32(n)
@@ -128,8 +152,43 @@ func (st *Stream) Read(b []byte) (int, error) {
 	return 0, st.failed("read", err)
 }
 
+// arrive waits until some of the body of a frame of this kind is still to be read.
+func (st *Stream) arrive(kind wire.Kind) error {
+	if err := st.use(kind); err != nil {
+		return err
+	}
+	if st.end != nil {
+		return st.end
+	}
+	if st.isClosed() {
+		return st.failed("read", io.EOF)
+	}
+	for st.left == 0 {
+		if err := st.next(kind); timedOut(err) {
+			return st.failed("read", err) // it may be read again later
+		} else if err != nil {
+			st.end = err
+			return err
+		}
+	}
+	return nil
+}
+
+// use decides what the stream carries, at its first use. It fails with wire.Invalid if it carries something else.
+func (st *Stream) use(kind wire.Kind) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.carries == 0 {
+		st.carries = kind
+	}
+	if st.carries != kind {
+		return wire.Errorf(wire.Invalid, "use stream %s: it carries %vs here, and no %v", st.method, st.carries, kind)
+	}
+	return nil
+}
+
 // next reads the header of the next frame. When the time for that is over, it returns what timedOut tells, and can be called again.
-func (st *Stream) next() error {
+func (st *Stream) next(kind wire.Kind) error {
 	if st.refusal != nil {
 		return st.refused()
 	}
@@ -145,10 +204,13 @@ func (st *Stream) next() error {
 	}
 	h, err := wire.ParseHeader(b)
 	st.r.Discard(wire.HeaderSize)
+	if err == nil {
+		st.s.trace(receivedFrame, st.flow.id, wire.Frame{Header: h})
+	}
 	switch {
 	case err != nil:
 		return err
-	case h.Kind == wire.KindData:
+	case h.Kind == kind && (kind == wire.KindData || h.Length > 0): // an item is a value
 		st.left = h.Length
 		return nil
 	case h.Kind == wire.KindFinish && h.Length == 0:
@@ -157,7 +219,7 @@ func (st *Stream) next() error {
 		st.refusal = make([]byte, 0, h.Length)
 		return st.refused()
 	}
-	return wire.Errorf(wire.Malformed, "a %v on a stream", h.Kind)
+	return wire.Errorf(wire.Malformed, "a %v of %d bytes on a stream of %vs", h.Kind, h.Length, kind)
 }
 
 // refused reads the error that the peer's side of the stream ended with.
@@ -178,65 +240,38 @@ func (st *Stream) refused() error {
 	return e
 }
 
-// Write writes all of b, as fast as the peer reads it. It fails with wire.Interrupted when the peer has let go of the stream; what that wrote before,
-// as why it refused the stream, can still be read.
-func (st *Stream) Write(b []byte) (n int, err error) {
-	st.mu.Lock()
-	finished := st.finished
-	st.mu.Unlock()
-	if finished {
-		return 0, wire.Errorf(wire.Invalid, "write stream %s: it was finished here", st.method)
-	}
-	for n < len(b) {
-		chunk := b[n:min(len(b), n+maxChunk-wire.HeaderSize)]
-		f := wire.Frame{Header: wire.Header{Kind: wire.KindData, Length: uint32(len(chunk))}, Body: chunk}
-		if err := st.writeFrame(f); err != nil {
-			return n, err
-		}
-		n += len(chunk)
-	}
-	return n, nil
-}
-
-// CloseWrite tells the peer that all is written. Reading goes on, for as long as it takes. A peer that has let go of the stream is told nothing,
-// and that is no failure.
-func (st *Stream) CloseWrite() error {
-	st.mu.Lock()
-	finished := st.finished
-	st.finished = true
-	st.mu.Unlock()
-	if finished {
-		return nil
-	}
-	err := st.writeFrame(wire.Frame{Header: wire.Header{Kind: wire.KindFinish}})
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.gone && !st.closed && st.s.ctx.Err() == nil {
-		return nil
-	}
-	return err
-}
-
 // Close lets the stream go: reads and writes that wait fail. If CloseWrite was not called before, the peer reads a loss and not an end. The
 // handler's context at the other end ends, also if it has not handled all yet: who wants to know that it has waits for its finish.
 func (st *Stream) Close() error {
-	if first := st.close(); first {
-		st.s.spawn(st.drain)
-	}
+	st.abandon(nil)
 	return nil
 }
 
-// close is Close without what the peer still sends, and reports whether the stream was not closed yet.
-func (st *Stream) close() (first bool) {
+// abandon is Close for a reason.
+func (st *Stream) abandon(why error) {
+	if first := st.close(why); first {
+		st.s.spawn(st.drain)
+	}
+}
+
+// close is abandon without what the peer still sends, and reports whether the stream was not closed yet.
+func (st *Stream) close(why error) (first bool) {
 	st.s.mu.Lock()
 	delete(st.s.streams, st)
 	st.s.mu.Unlock()
 	st.mu.Lock()
 	first = !st.closed
+	if first {
+		st.why = why
+	}
 	st.finished, st.closed = true, true
 	st.flow.SetDeadline(longAgo)
+	forget := st.forget
 	st.mu.Unlock()
 	st.cancel(nil)
+	if forget != nil {
+		forget()
+	}
 	if first {
 		st.flow.Close()
 	}
@@ -251,9 +286,14 @@ func (st *Stream) drain() {
 }
 
 func (st *Stream) isClosed() bool {
+	closed, _ := st.closedBy()
+	return closed
+}
+
+func (st *Stream) closedBy() (closed bool, why error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.closed
+	return st.closed, st.why
 }
 
 // SetReadDeadline bounds reads; zero is no bound. A read that is over its time fails with wire.DeadlineExceeded.
@@ -266,71 +306,33 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline bounds writes, also the one that is under way; zero is no bound. A write that is over its time fails with
-// wire.DeadlineExceeded, and the stream cannot be written any more: part of it may have left.
-func (st *Stream) SetWriteDeadline(t time.Time) error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.deadline = t
-	st.armLocked()
-	if !st.closed && !st.gone {
-		st.flow.SetWriteDeadline(t)
-	}
-	return nil
-}
-
-// armLocked has the write that is under way end at the deadline.
-func (st *Stream) armLocked() {
-	if st.timer != nil {
-		st.timer.Stop()
-		st.timer = nil
-	}
-	if cancel := st.writing; cancel != nil && !st.deadline.IsZero() {
-		st.timer = time.AfterFunc(time.Until(st.deadline), func() { cancel(context.DeadlineExceeded) })
-	}
-}
-
-func (st *Stream) writeFrame(f wire.Frame) error {
-	ctx, cancel := context.WithCancelCause(st.ctx)
-	st.write(cancel)
-	err := context.Cause(ctx)
-	if err == nil {
-		err = st.s.conn.writeStream(ctx, st.flow.Stream, f.Append(nil))
-	}
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
-	}
-	st.write(nil)
-	cancel(nil)
-	if err != nil {
-		return st.failed("write", err)
-	}
-	return nil
-}
-
-// write notes how to cancel the write that begins, or with nil that it is over.
-func (st *Stream) write(cancel context.CancelCauseFunc) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.writing = cancel
-	st.armLocked()
-}
-
 // failed returns err as an error of the closed set.
 func (st *Stream) failed(what string, err error) error {
-	switch {
-	case st.isClosed():
+	switch closed, why := st.closedBy(); {
+	case why != nil:
+		return wire.AsError(fmt.Errorf("%s stream %s: %w", what, st.method, why))
+	case closed:
 		return wire.Errorf(wire.Invalid, "%s stream %s: it was closed here", what, st.method)
 	case timedOut(err):
 		return wire.Errorf(wire.DeadlineExceeded, "%s stream %s: its time is over", what, st.method)
 	case st.s.mux.over():
 		err = io.EOF
 	case errors.Is(err, errLetGo):
-		err = wire.Errorf(wire.Interrupted, "%s stream %s: the peer has let go of it", what, st.method)
+		err = wire.Errorf(st.lostCode(), "%s stream %s: the peer has let go of it", what, st.method)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, yamux.ErrConnectionReset):
-		err = wire.Errorf(wire.Interrupted, "%s stream %s: the peer let go of it before its end", what, st.method)
+		err = wire.Errorf(st.lostCode(), "%s stream %s: the peer let go of it before its end", what, st.method)
 	}
 	return wire.AsError(st.s.endedOr(err))
+}
+
+// lostCode is the code for a peer that has let go before its end: the caller of a streaming call has canceled it.
+func (st *Stream) lostCode() wire.Code {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.served && st.carries == wire.KindItem {
+		return wire.Canceled
+	}
+	return wire.Interrupted
 }
 
 // timedOut reports whether the time for a read or write was over here. A peer's own error of that kind is none.

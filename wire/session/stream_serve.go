@@ -2,6 +2,8 @@ package session
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -23,6 +25,7 @@ func (s *Session) begun(accepted *yamux.Stream) {
 	if err == nil && h.Kind == wire.KindLarge {
 		y.SetReadDeadline(time.Time{})
 		r.Discard(wire.HeaderSize)
+		s.trace(receivedFrame, y.id, wire.Frame{Header: h})
 		s.offerLarge(y, r, h)
 		return
 	}
@@ -37,25 +40,49 @@ func (s *Session) begun(accepted *yamux.Stream) {
 		return
 	}
 	y.SetReadDeadline(time.Time{})
+	s.trace(receivedFrame, y.id, f)
 	st := s.newStream(y, r, first.Method)
+	st.served, st.value = true, first.Value
+	stop := st.bound(first.Within)
 	s.answerStream(st)
-	if st.close() {
+	stop()
+	if st.close(nil) {
 		st.drain()
+	}
+}
+
+// bound has the handler's context end when the caller's time is over: so many milliseconds from now, unless that is 0.
+func (st *Stream) bound(within int64) (stop func()) {
+	if within == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithTimeout(st.live, time.Duration(min(within, int64(time.Hour*24*365/time.Millisecond)))*time.Millisecond)
+	st.ctx = ctx
+	forget := context.AfterFunc(ctx, st.expire)
+	return func() { forget(); cancel() }
+}
+
+// expire has the handler return that still reads or writes when its time is over.
+func (st *Stream) expire() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if errors.Is(st.ctx.Err(), context.DeadlineExceeded) && !st.answered {
+		st.flow.SetDeadline(longAgo)
 	}
 }
 
 // answerStream serves a stream, and tells the peer why not.
 func (s *Session) answerStream(st *Stream) {
-	if err := s.serveStream(st); err != nil {
-		st.mu.Lock()
-		finished := st.finished
-		st.mu.Unlock()
-		if finished {
-			return // the peer reads nothing more
-		}
-		st.SetWriteDeadline(time.Now().Add(beginWait))
-		st.writeFrame(s.encode(0, st.method, nil, err).frame)
+	err := s.serveStream(st)
+	st.mu.Lock()
+	finished := st.finished
+	st.finished, st.answered = true, true
+	st.mu.Unlock()
+	if err == nil || finished { // then the peer reads nothing more
+		return
 	}
+	st.SetWriteDeadline(time.Now().Add(beginWait))
+	st.writeFrame(st.live, s.encode(0, st.method, nil, err).frame)
 }
 
 // serveStream runs the handler of a stream.

@@ -3,8 +3,10 @@ package counter
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
+	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -33,8 +35,9 @@ type Total struct {
 
 // Counters count. The zero Counters is ready.
 type Counters struct {
-	mu     sync.Mutex
-	totals map[string]int64
+	mu      sync.Mutex
+	totals  map[string]int64
+	changed chan struct{} // closed at the next change of any; nil while nobody waits for one
 }
 
 // Mux returns the methods of the endpoint.
@@ -42,6 +45,7 @@ func (c *Counters) Mux() *services.Mux {
 	mux := services.NewMux()
 	services.Handle(mux, "add", c.add)
 	services.Handle(mux, "get", c.get)
+	services.HandleStreaming(mux, "follow", c.follow)
 	return mux
 }
 
@@ -52,6 +56,10 @@ func (c *Counters) add(_ context.Context, r Add) (Total, error) {
 		c.totals = map[string]int64{}
 	}
 	c.totals[r.Counter] += r.By
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
 	return Total{c.totals[r.Counter]}, nil
 }
 
@@ -63,4 +71,52 @@ func (c *Counters) get(_ context.Context, name string) (Total, error) {
 		return Total{}, wire.Errorf(wire.NotFound, "no counter %q", wire.Printable(name, 64))
 	}
 	return Total{total}, nil
+}
+
+// follow sends where a counter stands, and again each time that it has changed, until the client has enough. Who receives slowly is not told of every
+// total, and always of the last.
+func (c *Counters) follow(ctx context.Context, name string, totals *services.Streaming[struct{}, Total]) error {
+	for first, told := true, (Total{}); ; first = false {
+		total, changed := c.wait(name)
+		if first || total != told {
+			if err := totals.Send(total); err != nil {
+				return err
+			}
+			told = total
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// wait returns where a counter stands, and what is closed when any counter has changed since.
+func (c *Counters) wait(name string) (Total, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	return Total{c.totals[name]}, c.changed
+}
+
+// Follow prints a counter's totals until one is reached.
+func Follow(ctx context.Context, on client.Caller, name string, until int64) error {
+	totals, err := client.OpenStreaming[Total, struct{}](ctx, on, "follow", name)
+	if err != nil {
+		return err
+	}
+	defer totals.Close() // the handler's context ends
+	for total, err := range totals.All() {
+		if err != nil {
+			return err
+		}
+		fmt.Println(name, total.Total)
+		if total.Total >= until {
+			break
+		}
+	}
+	return nil
 }
