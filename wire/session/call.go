@@ -48,7 +48,7 @@ func (s *Session) Call(ctx context.Context, method string, request, reply any) e
 		r, sent, err = s.roundTrip(ctx, wire.Request{Method: method, Value: value}, files)
 	}
 	if err == nil && reply != nil {
-		r.files, err = decode(r.body, r.files, r.missing, reply)
+		r.files, err = wire.UnmarshalFiles(r.body, r.files, reply)
 	}
 	socket.CloseFiles(r.files)
 	if err == nil {
@@ -188,6 +188,10 @@ func (s *Session) await(ctx context.Context, id uint32, p *pending, out *outgoin
 	}
 	if r.err != nil {
 		return r, !s.out.withdraw(out), r.err
+	}
+	if r.missing != nil {
+		s.drain(id, r)
+		return result{}, true, r.missing
 	}
 	if r.large {
 		defer s.arriving.Done()

@@ -229,6 +229,7 @@ func (s *Session) breach(err error) {
 		_, ours := errors.AsType[*wire.Error](err)
 		return err != nil && !ours
 	})
+	<-s.out.finished // a peer that sends nothing more may still read it
 	s.release()
 }
 

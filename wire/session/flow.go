@@ -28,22 +28,50 @@ type flow struct {
 	id  uint32
 
 	// The rest is guarded by the mutex of all.
-	unread   int
-	most     int // of unread, since the buffer was given back
-	gone     bool
-	released bool
-	dropped  bool
-	told     func() // called once, when the flow is gone
+	unread    int
+	most      int // of unread, since the buffer was given back
+	gone      bool
+	released  bool
+	dropped   bool
+	unclaimed bool   // by who accepts the peer's streams
+	told      func() // called once, when the flow is gone
 }
 
 // flows are the streams of a conn, by their id. Their number is bounded by that of yamux's streams.
 type flows struct {
 	opener bool // this side's streams have odd ids
 
-	mu     sync.Mutex
-	byID   map[uint32]*flow
-	unread int
-	closed bool
+	mu        sync.Mutex
+	byID      map[uint32]*flow
+	unread    int
+	closed    bool
+	unclaimed int           // streams of the peer
+	settled   chan struct{} // closed when there are none; nil: nobody waits
+}
+
+// settle returns a channel that is closed when all streams of the peer have been claimed, or the connection is closed.
+func (a *flows) settle() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	settled := make(chan struct{})
+	a.settled = settled
+	a.settleLocked()
+	return settled
+}
+
+func (a *flows) settleLocked() {
+	if a.settled != nil && (a.unclaimed == 0 || a.closed) {
+		close(a.settled)
+		a.settled = nil
+	}
+}
+
+func (a *flows) claimLocked(f *flow) {
+	if f.unclaimed {
+		f.unclaimed = false
+		a.unclaimed--
+		a.settleLocked()
+	}
 }
 
 // claim returns the flow of a stream that was opened or accepted.
@@ -55,6 +83,7 @@ func (a *flows) claim(y *yamux.Stream) *flow {
 		f = &flow{all: a, id: y.StreamID(), gone: true, dropped: true}
 	}
 	f.Stream = y
+	a.claimLocked(f)
 	return f
 }
 
@@ -67,7 +96,8 @@ func (a *flows) begins(id uint32) error {
 	if used || id == 0 || (id%2 == 1) == a.opener {
 		return wire.Errorf(wire.Malformed, "read a frame: stream %d is opened, which is in use or not the peer's to open", id)
 	}
-	a.byID[id] = &flow{all: a, id: id}
+	a.byID[id] = &flow{all: a, id: id, unclaimed: true}
+	a.unclaimed++
 	return nil
 }
 
@@ -140,6 +170,7 @@ func (a *flows) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
+	a.settleLocked()
 	for _, f := range a.byID {
 		if f.released && f.Stream != nil {
 			f.SetReadDeadline(longAgo)
@@ -153,6 +184,7 @@ func (a *flows) dropLocked(f *flow) {
 		return
 	}
 	f.dropped = true
+	a.claimLocked(f)
 	a.unread -= f.unread
 	delete(a.byID, f.id)
 }

@@ -37,6 +37,19 @@ func (h yamuxFrame) has(flag uint16) bool { return binary.BigEndian.Uint16(h[2:]
 func (h yamuxFrame) id() uint32           { return binary.BigEndian.Uint32(h[4:]) }
 func (h yamuxFrame) length() uint32       { return binary.BigEndian.Uint32(h[8:]) }
 
+// finish takes the FIN out of a frame with data, and returns it as a frame of its own. Other frames it leaves, and returns nil.
+func (h yamuxFrame) finish() yamuxFrame {
+	if h.kind() != yamuxData || h.length() == 0 || !h.has(yamuxFIN) {
+		return nil
+	}
+	last := make(yamuxFrame, yamuxHeader)
+	last[1] = yamuxUpdate
+	binary.BigEndian.PutUint16(last[2:], yamuxFIN)
+	copy(last[4:8], h[4:8])
+	binary.BigEndian.PutUint16(h[2:], binary.BigEndian.Uint16(h[2:])&^yamuxFIN)
+	return last
+}
+
 // A guard follows the frames that a peer sends and refuses, before yamux sees them, those that it would misread or pay too much for.
 type guard struct {
 	flows *flows

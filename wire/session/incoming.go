@@ -18,6 +18,9 @@ const (
 	streamBuffer = 32 << 10
 )
 
+// maxArrivals is how many arrivals may wait: that of a frame whose header was cut, and that of the next frame.
+const maxArrivals = 2
+
 // An incoming takes apart what comes on a conn: it returns the frames of the lane and passes yamux's on. Only one goroutine uses it.
 type incoming struct {
 	conn   *conn
@@ -126,11 +129,8 @@ func (in *incoming) claim(a *arrived, begins int64) error {
 
 // unclaimed reports descriptors that came with bytes that have all been taken: no frame has said that they are its.
 func (in *incoming) unclaimed() error {
-	switch {
-	case len(in.files) == 0 || in.files[0].to > in.at():
+	if len(in.files) == 0 || in.files[0].to > in.at() {
 		return nil
-	case !in.lane:
-		return wire.Errorf(wire.Unsupported, "descriptors came, and this session carries none")
 	}
 	return wire.Errorf(wire.Malformed, "%d descriptors came that no frame says", len(in.files[0].files))
 }
@@ -152,9 +152,11 @@ func (in *incoming) passOn() error {
 	if h.kind() == yamuxData {
 		left += int(h.length())
 	}
+	last := h.finish() // yamux would tell of the end before it has the data
 	for body := false; left > 0; body = true {
 		if err := in.fill(1); err != nil {
-			return err
+			in.mux.cut(unexpected(err)) // it accepts no stream in the middle of a frame
+			return unexpected(err)
 		}
 		b := in.buf[in.r:min(in.w, in.r+left)]
 		n := len(b)
@@ -169,6 +171,9 @@ func (in *incoming) passOn() error {
 		}
 		in.r += len(b)
 		left -= len(b)
+	}
+	if last != nil {
+		return in.mux.pass(last)
 	}
 	return nil
 }
@@ -252,5 +257,11 @@ func (in *incoming) receive(b []byte) (n int, err error) {
 	}
 	in.read += int64(n)
 	in.conn.stats.received.Add(int64(n))
+	switch {
+	case len(in.files) > maxArrivals:
+		return 0, wire.Errorf(wire.Malformed, "descriptors come that no frame says")
+	case len(in.files) > 0 && !in.lane:
+		return 0, errNoLane
+	}
 	return n, err
 }

@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -29,6 +28,7 @@ var long = flag.Bool("long", false, "run as often as the promises say")
 
 const (
 	childVariable = "FAIRLEAD_TEST_CHILD"
+	filesVariable = "FAIRLEAD_TEST_FILES"      // how many files a child may have open
 	noSleep       = "GORACE=atexit_sleep_ms=0" // the race detector's own rest before an exit
 )
 
@@ -126,40 +126,6 @@ var usual = handler{
 	streams: streams{"echo": echoStream, "flood": flood, "sink": sink, "repeat": repeat, "pour": pour},
 }
 
-// serveChild serves the session on descriptor 3 until it ends. The method "last" replies with as many bytes as it is asked for, and then the
-// service drains and exits at once.
-func serveChild() {
-	f := os.NewFile(3, "session")
-	conn, err := socket.FromFile(f)
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	f.Close()
-	var s *session.Session
-	began := make(chan struct{})
-	h := handler{streams: usual.streams, methods: methods{"echo": echo, "block": block, "ignore": ignore}}
-	h.methods["last"] = func(_ context.Context, m *session.Message) (any, error) {
-		var n int
-		if err := m.Decode(&n); err != nil {
-			return nil, err
-		}
-		go func() {
-			<-began
-			if err := s.Drain(context.Background(), "the child exits"); err != nil {
-				os.Exit(2)
-			}
-			os.Exit(0)
-		}()
-		return strings.Repeat("x", n), nil
-	}
-	if s, err = session.New(conn, session.Config{Endpoint: endpoint, Handler: h, Lane: lane}); err != nil {
-		os.Exit(3)
-	}
-	close(began)
-	s.Wait()
-}
-
 const endpoint = "com.example.test"
 
 // sockets returns both ends of a connected pair of Unix sockets.
@@ -227,65 +193,6 @@ func closes(t testing.TB, list ...*session.Session) {
 		close(gone)
 	}()
 	wait(t, "goroutines and handlers of a closed session return", gone)
-}
-
-// A service is a child process that serves the other end of a session.
-type service struct {
-	*exec.Cmd
-	reaped chan struct{}
-}
-
-// withChild returns the client's end of a session with a child process.
-func withChild(t testing.TB, h session.Handler) (*session.Session, service) {
-	t.Helper()
-	leavesNothing(t)
-	a, b := sockets(t)
-	f, err := b.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Close()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"=service", noSleep)
-	cmd.ExtraFiles = []*os.File{f}
-	err = cmd.Start()
-	f.Close()
-	if err != nil {
-		a.Close()
-		t.Fatal(err)
-	}
-	child := service{cmd, make(chan struct{})}
-	go func() { cmd.Wait(); close(child.reaped) }()
-	c, err := session.New(a, session.Config{Endpoint: endpoint, Opener: true, Handler: h, Lane: lane})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		<-child.reaped
-		closes(t, c)
-	})
-	return c, child
-}
-
-// stop stops the child and waits until it stands still.
-func (s service) stop(t testing.TB) {
-	t.Helper()
-	if err := s.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the child stands still", func() bool {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Process.Pid))
-		_, state, _ := bytes.Cut(b, []byte(") "))
-		return err == nil && bytes.HasPrefix(state, []byte("T"))
-	})
-}
-
-func (s service) goOn(t testing.TB) {
-	t.Helper()
-	if err := s.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func within(t testing.TB, d time.Duration) context.Context {

@@ -80,10 +80,20 @@ func (m *mux) pass(b []byte) error {
 	return err
 }
 
+// cut ends yamux at once.
+func (m *mux) cut(err error) { m.passing.CloseWithError(err) }
+
 // end tells yamux that nothing more comes, and returns when it has dealt with all that came.
 func (m *mux) end(err error) {
-	m.passing.CloseWithError(err)
-	if y := m.session(); y != nil {
+	y := m.session()
+	if y != nil {
+		select { // when yamux ends it forgets the streams that nobody has accepted
+		case <-m.s.conn.flows.settle():
+		case <-y.CloseChan():
+		}
+	}
+	m.cut(err)
+	if y != nil {
 		<-y.CloseChan()
 	}
 }

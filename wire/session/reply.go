@@ -39,14 +39,19 @@ func (s *Session) answer(m *Message) {
 		socket.CloseFiles(r.files)
 		r = s.encode(m.id, m.Method, nil, wire.Errorf(wire.OverQuota, "more than %d bytes of replies wait to be taken", maxLargeBytes))
 	}
+	sending, stop := context.WithCancel(s.ctx) // its value, if that is large
+	defer stop()
 	out := &outgoing{frame: r.frame, files: r.files, queued: func() { s.answered(m.id) }}
-	out.unsent = func(err error) { s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame}) }
+	out.unsent = func(err error) {
+		stop()
+		s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame})
+	}
 	if r.large == nil {
 		s.pushReply(out)
 		return
 	}
 	defer s.reserveLarge(-len(r.large))
-	if err := s.answerLarge(out, r.large); err != nil {
+	if err := s.answerLarge(sending, out, r.large); err != nil && sending.Err() == nil {
 		s.log.Debug("large reply was not taken", "err", err)
 		s.answered(m.id)
 		s.giveUpOn(stuck)
@@ -64,16 +69,16 @@ func (s *Session) reserveLarge(n int) bool {
 	return true
 }
 
-// answerLarge queues a reply and sends its value on a stream, as soon as it is its turn. The stream begins first: who reads the reply can
-// count on its value, or on the end of its stream.
-func (s *Session) answerLarge(out *outgoing, value []byte) error {
+// answerLarge queues a reply and sends its value on a stream, as soon as it is its turn, until ctx ends. The stream begins first: who reads the reply
+// can count on its value, or on the end of its stream.
+func (s *Session) answerLarge(ctx context.Context, out *outgoing, value []byte) error {
 	select {
 	case s.turns <- struct{}{}:
 		defer func() { <-s.turns }()
 	case <-s.done:
 		return context.Cause(s.ctx)
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, replyWait)
+	ctx, cancel := context.WithTimeout(ctx, replyWait)
 	defer cancel()
 	y, err := s.beginLarge(ctx, wire.Header{Flags: wire.FlagReply, ID: out.frame.ID}, len(value))
 	if err != nil {

@@ -40,24 +40,19 @@ var noValue = []byte{0xc0}
 
 // Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. Descriptors that v takes, as fields of
 // type *os.File, are the caller's from then on; what nobody takes is closed when the handler has returned. It fails with wire.Malformed, and
-// with wire.OverQuota if v wants descriptors that did not all arrive, as when this process has too many files open.
+// with wire.OverQuota if v, of a one-way message, wants descriptors that did not all arrive, as when this process has too many files open. A request that
+// fares so is answered before it comes here.
 func (m *Message) Decode(v any) error {
 	value := m.value
 	if len(value) == 0 {
 		value = noValue
 	}
 	var err error
-	m.files, err = decode(value, m.files, m.missing, v)
-	return err
-}
-
-// decode decodes a value that came with descriptors, of which some may be missing. It returns those that v has not taken.
-func decode(value []byte, files []*os.File, missing error, v any) ([]*os.File, error) {
-	left, err := wire.UnmarshalFiles(value, files, v)
-	if err != nil && missing != nil {
-		err = missing
+	m.files, err = wire.UnmarshalFiles(value, m.files, v)
+	if err != nil && m.missing != nil {
+		err = m.missing
 	}
-	return left, err
+	return err
 }
 
 // read reads the message channel until the session is over.
@@ -103,11 +98,11 @@ func (s *Session) read() {
 // pump passes what comes to yamux, where that carries the message channel too.
 func (s *Session) pump() {
 	defer s.conn.in.close()
-	_, err := s.conn.in.next()
+	_, err := s.conn.in.next() // unless the peer has broken the protocol, yamux has ended by now
 	if breach, ok := errors.AsType[*wire.Error](err); ok {
 		s.conn.broke(breach)
+		s.mux.cut(breach)
 	}
-	s.mux.end(err) // then the reader of the message channel sees that it is over
 }
 
 // establish opens or accepts the message channel.
@@ -365,6 +360,8 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 		return nil, nil
 	case canceled:
 		err = wire.Canceled
+	case m.missing != nil:
+		err = m.missing
 	case draining:
 		err = wire.Errorf(wire.Terminating, "the session is being ended")
 	default:

@@ -262,7 +262,7 @@ func TestACallerThatLetsGoEndsTheHandlersContext(t *testing.T) {
 	}
 	until(t, "nothing is open", func() bool {
 		_, streams := s.Leftovers()
-		return streams == 1 && s.Inspect().Streams == 0 && c.Inspect().Streams == 0
+		return streams == 0 && s.Inspect().Streams == 0 && c.Inspect().Streams == 0
 	})
 }
 

@@ -78,7 +78,7 @@ func Receive(conn *net.UnixConn, b, oob []byte) (n int, files []*os.File, flags 
 	if oobn > 0 {
 		files = received(oob[:oobn])
 	}
-	if err == nil && n == 0 {
+	if err == nil && n == 0 || errors.Is(err, io.EOF) {
 		err = io.EOF
 	}
 	return n, files, flags, err
