@@ -61,7 +61,27 @@ func (h *history) checkMessage(op *operation) {
 	case !h.allowed(op, e):
 		h.fault("%v: %v is not what it may return", op, op.err)
 	}
+	told := h.sides[1-op.side].told
+	if op.what == calls && ran && op.size < wire.MaxBody/2 && told.was() && told.at < op.started.at { // a large one may have been taken before
+		h.fault("%v was handled by a side that had terminated", op)
+	}
+	if reply := op.left.at + h.delays(); op.what == calls && op.left.was() && op.returned.at > reply && !h.over(op.returned.at) {
+		h.fault("%v was answered at %v and has returned at %v", op, op.left.at, op.returned.at)
+	}
 }
+
+// over reports whether either side had ended by then, or the connection had broken.
+func (h *history) over(by time.Duration) bool {
+	for _, m := range []moment{h.lost, h.sides[0].ended, h.sides[1].ended} {
+		if m.was() && m.at <= by {
+			return true
+		}
+	}
+	return false
+}
+
+// delays returns how long what is on its way may have been held up by the connection.
+func (h *history) delays() time.Duration { return time.Duration(h.injected.Load()) }
 
 // allowed reports whether a call or Send may have returned e.
 func (h *history) allowed(op *operation, e *wire.Error) bool {
@@ -140,8 +160,7 @@ func (h *history) checkHandler(op *operation) {
 	if timed && late(op.deadline+way+time.Millisecond) {
 		h.fault("the handler of %v ran on to %v, and its time was over at %v", op, op.left.at, op.deadline)
 	}
-	delays := time.Duration(h.injected.Load())
-	if canceled && op.canceled.before(op.returned) && !h.lost.was() && !(own.was() && own.at <= op.canceled.at) && late(op.canceled.at+delays) {
+	if canceled && op.canceled.before(op.returned) && !h.lost.was() && !(own.was() && own.at <= op.canceled.at) && late(op.canceled.at+h.delays()) {
 		h.fault("the handler of %v ran on to %v, and was canceled at %v", op, op.left.at, op.canceled.at)
 	}
 }
@@ -159,15 +178,11 @@ func (h *history) checkStream(op *operation) {
 	if op.within > 0 && op.returned.at > op.deadline {
 		h.fault("%v has returned %v after its deadline", op, op.returned.at-op.deadline)
 	}
-	over := h.lost.was() && h.lost.at <= op.returned.at // or the session has, at either side
-	for _, s := range h.sides {
-		over = over || s.ended.was() && s.ended.at <= op.returned.at
-	}
 	told := h.sides[1-op.side].told
 	canceled := op.canceled.was() && op.canceled.n < op.returned.n
 	switch {
 	case e == nil, h.endedBy(op, e):
-	case over && (e.Code == wire.Interrupted || e.Code == lostCode(op.side)):
+	case h.over(op.returned.at) && (e.Code == wire.Interrupted || e.Code == lostCode(op.side)):
 	case e.Code == wire.DeadlineExceeded && op.within > 0 && op.returned.at >= op.deadline:
 	case canceled && (e.Code == wire.Canceled || e.Code == wire.Invalid):
 	case e.Code == wire.Terminating && told.was() && told.n < op.returned.n:
@@ -235,7 +250,7 @@ func (h *history) checkReturn(op *operation) {
 	if took := op.returned.at - op.called.at; took > most {
 		h.fault("%v took %v", op, took)
 	}
-	if op.err != nil && !errors.Is(op.err, context.DeadlineExceeded) {
+	if op.err != nil && (!errors.Is(op.err, context.DeadlineExceeded) || op.returned.at < op.called.at+op.within) {
 		h.fault("%v: %v", op, op.err)
 	}
 	noted := h.sides[1-op.side].ended

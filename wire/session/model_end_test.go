@@ -62,7 +62,7 @@ func (h *history) mayEnd(i int) bool {
 	case wire.End{Code: lostCode(i), Origin: wire.Peer}:
 		return h.lost.was() && h.lost.n < s.ended.n || peer.ended.was() && peer.ended.n < s.ended.n
 	case wire.End{Code: wire.OverQuota, Origin: wire.Local}: // the other has taken no reply for 10 s
-		return time.Duration(h.injected.Load()) >= 10*time.Second || h.excusedStuck(i)
+		return h.delays() >= 10*time.Second || h.excusedStuck(i)
 	}
 	return false
 }
@@ -73,7 +73,7 @@ func (h *history) checkBothEnd() {
 	if !a.was() || !b.was() {
 		return // which was told already
 	}
-	if apart := (a.at - b.at).Abs(); apart > closeWait+time.Duration(h.injected.Load()) {
+	if apart := (a.at - b.at).Abs(); apart > closeWait+h.delays() {
 		h.fault("the sides ended %v apart", apart)
 	}
 }
@@ -133,9 +133,5 @@ func (h *history) excusedNote(op *operation) bool {
 
 // excusedCut reports whether fault F3 may have made a call return internal: its large reply was cut off by the other side's end, or the connection's.
 func (h *history) excusedCut(op *operation) bool {
-	over := h.lost.was() && h.lost.at <= op.returned.at
-	for _, s := range h.sides {
-		over = over || s.ended.was() && s.ended.at <= op.returned.at
-	}
-	return over && op.answer > wire.MaxBody-5 && op.left.was()
+	return h.over(op.returned.at) && op.answer > wire.MaxBody-5 && op.left.was()
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 // seen with what a model allows.
 func TestRandomHistoriesKeepThePromises(t *testing.T) {
 	leavesNothing(t)
+	t.Setenv("GODEBUG", "tracebacklabels=1") // a panic then shows the seed, which the history's goroutines have as a label
 	if *oneSeed != 0 {
 		bubble(t, func(t *testing.T) { newHistory(*oneSeed).run(t) })
 		return
@@ -46,13 +48,9 @@ func TestRandomHistoriesKeepThePromises(t *testing.T) {
 	}
 	for first := int64(1); first <= n; first += batch {
 		t.Run(fmt.Sprint(first), func(t *testing.T) {
-			var seed atomic.Int64
-			watchdog := time.AfterFunc(5*time.Minute, func() { panic(fmt.Sprintf("the history of seed %d stands still", seed.Load())) })
-			defer watchdog.Stop()
 			bubble(t, func(t *testing.T) {
-				for s := first; s < first+batch; s++ {
-					seed.Store(s)
-					newHistory(s).run(t)
+				for seed := first; seed < first+batch; seed++ {
+					newHistory(seed).run(t)
 				}
 			})
 		})
@@ -161,6 +159,7 @@ const patient = 10 * time.Minute
 
 // run carries the plan out and judges it.
 func (h *history) run(t *testing.T) {
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("seed", fmt.Sprint(h.seed))))
 	before := running()
 	defer h.report(t)
 	if !h.begin(t) {
