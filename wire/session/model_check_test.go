@@ -183,6 +183,7 @@ func (h *history) checkStream(op *operation) {
 	switch {
 	case e == nil, h.endedBy(op, e):
 	case h.over(op.returned.at) && (e.Code == wire.Interrupted || e.Code == lostCode(op.side)):
+	case h.delays() >= 10*time.Second && e.Code == wire.Interrupted: // a stream whose first frame takes so long is dropped
 	case e.Code == wire.DeadlineExceeded && op.within > 0 && op.returned.at >= op.deadline:
 	case canceled && (e.Code == wire.Canceled || e.Code == wire.Invalid):
 	case e.Code == wire.Terminating && told.was() && told.n < op.returned.n:

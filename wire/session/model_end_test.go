@@ -135,3 +135,15 @@ func (h *history) excusedNote(op *operation) bool {
 func (h *history) excusedCut(op *operation) bool {
 	return h.over(op.returned.at) && op.answer > wire.MaxBody-5 && op.left.was()
 }
+
+// excusedStall reports whether fault F4 may keep a large call from ever returning: its value's stream came, and its first frame 10 s later.
+func (h *history) excusedStall() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, op := range h.ops {
+		if op.what == calls && op.called.was() && !op.returned.was() && max(op.size, op.answer) > wire.MaxBody-200 {
+			return h.delays() >= 10*time.Second
+		}
+	}
+	return false
+}

@@ -149,6 +149,9 @@ func (h *half) readyLocked() (int, error) {
 	if h.cutReadAt > 0 {
 		n = int(min(int64(n), h.cutReadAt-h.read))
 	}
+	if h.stall > 0 && h.stallAt > h.read {
+		n = int(min(int64(n), h.stallAt-h.read))
+	}
 	if n == 0 && len(h.buf) == 0 {
 		return 0, h.end
 	}

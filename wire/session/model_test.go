@@ -20,7 +20,7 @@ import (
 var oneSeed = flag.Int64("seed", 0, "of the model test, run this history only; goroutines take turns as the scheduler has it, so -count helps")
 
 const (
-	someHistories = 600
+	someHistories = 400
 	allHistories  = 100_000
 	batch         = 100 // histories in one bubble
 )
@@ -178,9 +178,9 @@ func (h *history) run(t *testing.T) {
 	}
 	acted := make(chan struct{})
 	go func() { all.Wait(); close(acted) }()
-	if !h.comes(acted) && !h.endless {
+	if came := h.comes(acted); !came && !h.endless && !h.excusedStall() {
 		h.fault("operations have not returned after %v", patient)
-	} else if !h.endless {
+	} else if came && !h.endless {
 		h.probe()
 	}
 	h.finish(t, acted)
