@@ -129,7 +129,7 @@ func newPlan(seed int64, injected *atomic.Int64) *plan {
 			p.actors = append(p.actors, list)
 		}
 	}
-	for chance := 3; r.IntN(6) < chance; chance-- { // then two often meet
+	for chance := 3; r.IntN(6) < chance; chance-- { // in half of all histories, and then often two that meet
 		p.actors = append(p.actors, []*operation{p.add(drawEnd(r, r.IntN(2)))})
 	}
 	for side := range p.closers {

@@ -20,16 +20,18 @@ import (
 var oneSeed = flag.Int64("seed", 0, "of the model test, run this history only; goroutines take turns as the scheduler has it, so -count helps")
 
 const (
-	someHistories = 400
+	someHistories = 300
 	allHistories  = 100_000
 	batch         = 100 // histories in one bubble
 )
 
-// bubble runs f under fake time. yamux keeps timers in a sync.Pool, which two collections empty: those of one bubble must not come into the next.
+// bubble runs f under fake time. yamux keeps timers in a sync.Pool, which two collections empty: those of a bubble must not come into another, nor
+// out of it.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	runtime.GC()
-	runtime.GC()
+	empty := func() { runtime.GC(); runtime.GC() }
+	empty()
+	defer empty()
 	synctest.Test(t, f)
 }
 
@@ -151,7 +153,7 @@ func (h *history) report(t *testing.T) {
 		b.WriteByte('\n')
 	}
 	t.Errorf("history %d: run it with -seed=%d\n%s\nlimits %v, delays of %v\n%s", h.seed, h.seed, strings.Join(h.wrong, "\n"), h.limits,
-		time.Duration(h.injected.Load()), b.String())
+		h.delays(), b.String())
 }
 
 // patient is more than all that a history's operations take.
@@ -162,9 +164,7 @@ func (h *history) run(t *testing.T) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("seed", fmt.Sprint(h.seed))))
 	before := running()
 	defer h.report(t)
-	if !h.begin(t) {
-		return
-	}
+	h.begin(t)
 	var all sync.WaitGroup
 	for _, list := range h.actors {
 		all.Go(func() {
@@ -191,11 +191,11 @@ func (h *history) run(t *testing.T) {
 	h.check()
 }
 
-// running returns how many goroutines are in a bubble. runtime.NumGoroutine counts also some that have ended.
+// running returns how many goroutines are in the bubble. runtime.NumGoroutine also counts some that have ended.
 func running() int { return strings.Count(stacks(), " synctest bubble ") }
 
 // begin begins the session at both ends.
-func (h *history) begin(t *testing.T) bool {
+func (h *history) begin(t *testing.T) {
 	var conns [2]*pipeEnd
 	conns[0], conns[1] = newPipe(h.room, h.faults[0], h.faults[1])
 	for i, conn := range conns {
@@ -212,7 +212,6 @@ func (h *history) begin(t *testing.T) bool {
 			h.sides[i].hooks, h.sides[i].end = h.sides[i].hooks+1, end
 		})
 	}
-	return true
 }
 
 // breaks breaks the connection.
@@ -255,11 +254,11 @@ func (h *history) finish(t *testing.T, acted <-chan struct{}) {
 	}()
 	if !h.comes(gone) {
 		h.fault("the session has not ended at both sides, or left something behind, after %v\n%s", patient, stacks())
-		h.report(t)
-		t.FailNow()
+		t.FailNow() // the bubble then panics: it cannot end
 	}
 }
 
+// stacks returns what all goroutines do, as far as it goes into 64 KiB.
 func stacks() string {
 	b := make([]byte, 64<<10)
 	return string(b[:runtime.Stack(b, true)])
