@@ -87,18 +87,17 @@ func (h *history) delays() time.Duration { return time.Duration(h.injected.Load(
 func (h *history) allowed(op *operation, e *wire.Error) bool {
 	answered := op.left.was() && op.left.n < op.returned.n
 	peer := h.sides[1-op.side]
-	tooLong := int64(op.size) > h.limits[1-op.side].Bytes-5 // with a string's header
 	switch {
 	case e == nil && op.what == sends:
 		return true
 	case e == nil:
 		return answered && !op.over.was() && op.reply == op.wanted() && (op.does == echoes || op.does == sleeps)
-	case tooLong && e.Code == wire.OverQuota:
-		return !e.Sent && !op.started.was()
 	case h.endedBy(op, e):
 		return true
 	}
 	switch e.Code {
+	case wire.OverQuota: // a value is encoded with a header
+		return int64(len(op.value)) > h.limits[1-op.side].Bytes-5 && !e.Sent && !op.started.was()
 	case wire.DeadlineExceeded:
 		return op.within > 0 && op.returned.at >= op.deadline
 	case wire.Canceled:

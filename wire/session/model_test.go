@@ -275,7 +275,7 @@ func (h *history) probe() {
 	for _, s := range h.sides {
 		s.conn.in.calm()
 	}
-	time.Sleep(30 * time.Second) // what belongs to nothing is discarded after 20 s
+	time.Sleep(30*time.Second + h.delays()) // what belongs to nothing is discarded 20 s after it came
 	if !alive() {
 		return
 	}
