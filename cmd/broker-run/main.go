@@ -151,7 +151,7 @@ func (r *run) run(command []string) error {
 		fmt.Fprintf(os.Stderr, "broker-run: %v\n", err)
 	}
 	done := r.sayWaiting()
-	leases, sessions, err := r.lease(container.PID(), signals)
+	leases, sessions, err := r.lease(container.Witness(), signals)
 	done()
 	defer closeAll(sessions)
 	if err != nil {
@@ -184,7 +184,7 @@ func (r *run) logger() *slog.Logger {
 }
 
 // lease opens a session for each network and allocates on it. If one fails, the others are let go by closing their sessions.
-func (r *run) lease(witness int, signals <-chan os.Signal) (leases []*network.Lease, sessions []*client.Session, err error) {
+func (r *run) lease(witness *os.File, signals <-chan os.Signal) (leases []*network.Lease, sessions []*client.Session, err error) {
 	ctx, stop := interruptible(signals)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("not within --timeout %v: %w", r.timeout, context.DeadlineExceeded))
@@ -205,7 +205,7 @@ func (r *run) lease(witness int, signals <-chan os.Signal) (leases []*network.Le
 }
 
 // leaseOn opens a session and allocates on it. One that is lost before it has the lease is of no use and holds nothing, so it is done again on a new one.
-func (r *run) leaseOn(ctx context.Context, name string, witness int) (*client.Session, *network.Lease, error) {
+func (r *run) leaseOn(ctx context.Context, name string, witness *os.File) (*client.Session, *network.Lease, error) {
 	for {
 		s, err := client.Dial(ctx, network.Endpoint, client.Options{Socket: r.socket, Title: "broker-run " + name})
 		if err != nil {

@@ -52,7 +52,7 @@ func runContainer(socket, name string, contain runner.Contain) error {
 		return err
 	}
 	defer session.Close()
-	lease, err := network.Allocate(ctx, session, network.Request{Hostname: name, Witness: container.PID()})
+	lease, err := network.Allocate(ctx, session, network.Request{Hostname: name, Witness: container.Witness()})
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -49,8 +51,11 @@ func OpenID(id ID) (*Handle, error) {
 	return h, nil
 }
 
+// ErrNotPidfd says that a descriptor is something else than the pidfd of a whole process.
+var ErrNotPidfd = errors.New("the descriptor is not the pidfd of a process")
+
 // FromFile returns a handle on the process whose pidfd is in file, as it was received from another process.
-// Anything but the pidfd of a whole process is refused, so that nothing else can pass for one that never ends.
+// Anything else is refused, so that nothing can pass for a process that never ends: the error wraps ErrNotPidfd and says what it is.
 // The handle owns file from then on; with an error it stays the caller's.
 func FromFile(file *os.File) (*Handle, error) {
 	raw, err := file.SyscallConn()
@@ -165,24 +170,32 @@ func pidfdOpen(pid int) (int, error) {
 	return fd, err
 }
 
+// maxInfo is more than the fdinfo of a pidfd has, in bytes: some 100, and 11 for each pid namespace.
+const maxInfo = 4 << 10
+
 // inspectPidfd returns the number of the process that fd is the pidfd of, or 0 if it has none here.
 func inspectPidfd(fd int) (int, error) {
+	// The kernel tells pidfds from all else, but for a /proc/PID folder, which takes signals too. It is asked first: the fdinfo of other kinds may be
+	// long, and in that of an io_uring its maker writes names of files.
+	if err := unix.PidfdSendSignal(fd, 0, nil, 0); errors.Is(err, unix.EBADF) {
+		return 0, notPidfd(fd)
+	}
 	// A pidfd of one thread has this flag (PIDFD_THREAD is O_EXCL, since Linux 6.9).
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
 		return 0, err
 	}
 	if flags&unix.O_EXCL != 0 {
-		return 0, errors.New("the pidfd is that of a thread, not of a process")
+		return 0, fmt.Errorf("%w but that of a thread", ErrNotPidfd)
 	}
-	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	info, err := readBounded("/proc/self/fdinfo/"+strconv.Itoa(fd), maxInfo)
 	if err != nil {
 		return 0, err
 	}
-	// Only a pidfd has this line, see proc_pid_fdinfo(5). A /proc/PID folder, which takes signals too, has not.
+	// Of the two only a pidfd has this line, see proc_pid_fdinfo(5).
 	_, rest, found := bytes.Cut(info, []byte("\nPid:"))
 	if !found {
-		return 0, errors.New("the descriptor is not a pidfd")
+		return 0, notPidfd(fd)
 	}
 	number, _, _ := bytes.Cut(rest, []byte("\n"))
 	pid, err := strconv.Atoi(string(bytes.TrimSpace(number)))
@@ -191,6 +204,28 @@ func inspectPidfd(fd int) (int, error) {
 	}
 	return max(pid, 0), nil // -1 stands for a process that was waited for
 }
+
+// notPidfd says what fd is instead, by its link in /proc, see proc_pid_fd(5). Nothing is asked of fd itself, which need not answer in time, and no
+// path is told.
+func notPidfd(fd int) error {
+	link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return ErrNotPidfd
+	}
+	kind, rest, _ := strings.Cut(link, ":")
+	switch {
+	case strings.HasPrefix(link, "/"):
+		kind = "file or folder"
+	case kind == "anon_inode":
+		kind = strings.Trim(rest, "[]")
+	case slices.Contains(namespaces, kind):
+		kind += " namespace"
+	}
+	return fmt.Errorf("%w: its kind is %s", ErrNotPidfd, kind)
+}
+
+// namespaces are the kinds of links to them, see namespaces(7).
+var namespaces = []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
 
 // pollNow reports whether one of events, a hang-up or an error is there on fd now.
 func pollNow(fd int, events int16) (bool, error) {

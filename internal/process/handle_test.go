@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -128,20 +129,30 @@ func TestAReceivedPidfdKnowsItsProcess(t *testing.T) {
 	}
 }
 
-func TestOnlyThePidfdOfAProcessIsTaken(t *testing.T) {
+func TestOnlyThePidfdOfAProcessIsTakenAndTheErrorSaysWhatItIs(t *testing.T) {
 	leavesNothing(t)
+	path := func(path string, flags int) func() (int, error) {
+		return func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) }
+	}
 	tables := []struct {
-		name string
+		kind string // what the error says
 		open func() (int, error)
 	}{
 		{"eventfd", func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) }},
-		{"file", func() (int, error) { return unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) }},
-		{"folder of a process", func() (int, error) { return unix.Open("/proc/self", unix.O_DIRECTORY|unix.O_CLOEXEC, 0) }},
-		{"epoll", func() (int, error) { return unix.EpollCreate1(unix.EPOLL_CLOEXEC) }},
+		{"eventpoll", func() (int, error) { return unix.EpollCreate1(unix.EPOLL_CLOEXEC) }},
+		{"inotify", func() (int, error) { return unix.InotifyInit1(unix.IN_CLOEXEC) }},
+		{"file or folder", func() (int, error) { return unix.MemfdCreate("a\nPid:\t1", unix.MFD_CLOEXEC) }},
+		{"file or folder", path("/dev/null", unix.O_RDONLY)},
+		{"file or folder", path("/dev/null", unix.O_PATH)},
+		{"file or folder", path("/proc/self", unix.O_DIRECTORY)},
+		{"file or folder", path("/proc/self/fdinfo/0", unix.O_RDONLY)},
+		{"net namespace", path("/proc/self/ns/net", unix.O_RDONLY)},
+		{"pid namespace", path("/proc/self/ns/pid", unix.O_RDONLY)},
+		{"socket", func() (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) }},
 		{"thread", func() (int, error) { return unix.PidfdOpen(unix.Gettid(), unix.PIDFD_THREAD) }},
 	}
 	for _, tt := range tables {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(tt.kind, func(t *testing.T) {
 			fd, err := tt.open()
 			if errors.Is(err, unix.EINVAL) {
 				t.Skip("the kernel has no such descriptor")
@@ -149,13 +160,17 @@ func TestOnlyThePidfdOfAProcessIsTaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file := os.NewFile(uintptr(fd), tt.name)
+			file := os.NewFile(uintptr(fd), tt.kind)
 			defer file.Close()
-			if h, err := process.FromFile(file); err == nil {
+			h, err := process.FromFile(file)
+			if err == nil {
 				h.Close()
-				t.Error("it was taken")
+				t.Fatal("it was taken")
 			}
-			if _, err := file.Stat(); err != nil {
+			if !errors.Is(err, process.ErrNotPidfd) || !strings.HasSuffix(err.Error(), " "+tt.kind) {
+				t.Errorf("the error is %q, want ErrNotPidfd of the kind %s", err, tt.kind)
+			}
+			if _, err := unix.FcntlInt(file.Fd(), unix.F_GETFD, 0); err != nil {
 				t.Errorf("the file is not the caller's any more: %v", err)
 			}
 		})

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/client"
@@ -30,7 +32,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer session.Close() // gives the lease back
-	lease, err := network.Allocate(ctx, session, network.Request{Hostname: "web", Witness: container.PID()})
+	lease, err := network.Allocate(ctx, session, network.Request{Hostname: "web", Witness: container.Witness()})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -80,11 +82,14 @@ func ExampleLease_AddWitness() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guest := exec.Command("sleep", "60")
+	guest, fd := exec.Command("sleep", "60"), -1
+	guest.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
 	if err := guest.Start(); err != nil {
 		log.Fatal(err)
 	}
-	if err := lease.AddWitness(ctx, guest.Process.Pid); err != nil {
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	defer pidfd.Close()
+	if err := lease.AddWitness(ctx, pidfd); err != nil {
 		log.Print(err)
 	}
 	stop := context.AfterFunc(session.Context(), func() { guest.Process.Kill() })

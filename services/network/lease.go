@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -25,8 +26,8 @@ type Request struct {
 	Network string
 	// Hostname is leased with the address: a DNS name of at most 253 bytes (RFC 1123), in any case, that is unique in its network. Empty: none.
 	Hostname string
-	// Witness is the number of a process without which the lease does not end: see Lease.AddWitness. Zero: none.
-	Witness int
+	// Witness is a pidfd of a process without which the lease does not end: see Lease.AddWitness. It stays the caller's. Nil: none.
+	Witness *os.File
 }
 
 // A Lease is addresses, MAC and hostname on one network, held by the session that allocated it. Its methods may be called from any goroutine.
@@ -63,8 +64,8 @@ type Lease struct {
 //
 // Failures have the code wire.NotFound for an unknown network, wire.Conflict, naming the holder, for a hostname that is taken, wire.Exhausted for a
 // network all of whose addresses are held by the living, wire.Unavailable where addresses or the hostname are still kept from being given out, or
-// the lease cannot be recorded, wire.NotPermitted for a witness that is no descendant of this process, wire.Unsupported where the session was opened in
-// a pid namespace that the network service cannot see into, or those of Session.Call. The dead are never in the way. What is about to be free is waited
+// the lease cannot be recorded, wire.Unsupported where the session was opened in a pid namespace that the network service cannot see into, those of
+// Lease.AddWitness for the witness, or those of Session.Call. The dead are never in the way. What is about to be free is waited
 // for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
 func Allocate(ctx context.Context, session *client.Session, request Request) (*Lease, error) {
 	message := AllocateRequest{Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken()}
@@ -74,9 +75,20 @@ func Allocate(ctx context.Context, session *client.Session, request Request) (*L
 		if e := wire.AsError(err); e.Sent && e.Origin != wire.Peer {
 			withdraw(ctx, session, message.Token)
 		}
-		return nil, err
+		return nil, explain(err)
 	}
 	return newLease(session, info), nil
+}
+
+// explain says what to do about a witness that the session cannot carry: nothing else is unsupported before it has left.
+func explain(err error) error {
+	e := wire.AsError(err)
+	if e == nil || e.Code != wire.Unsupported || e.Sent {
+		return err
+	}
+	explained := *e
+	explained.Text += ": a witness is one, so unset FAIRLEAD_LANE for this process and for the network service"
+	return &explained
 }
 
 // withdraw tells the service that the caller has never got the lease that it asked for with this token. The session delivers it after the
@@ -130,12 +142,14 @@ func (l *Lease) over(err error) {
 	}
 }
 
-// AddWitness makes the lease last until its session and the process pid are both gone. The process must be a descendant of the process that opened the
-// session, in the pid namespace of that and of the network service. Adding one twice is no error; a lease has at most MaxWitnesses. Failures have the
-// code wire.NotPermitted for another process, wire.NotFound for one that is gone, wire.Unsupported where the namespace is foreign, or those of
-// Session.Call.
-func (l *Lease) AddWitness(ctx context.Context, pid int) error {
-	return l.session.Call(ctx, MethodWitness, WitnessRequest{Lease: l.ID, PID: pid}, nil)
+// AddWitness makes the lease last until its session and the process that pidfd holds on to are both gone. See pidfd_open(2); os.Process.WithHandle and
+// syscall.SysProcAttr have that of a child. The session sends a copy: pidfd stays the caller's, who may close it at once.
+//
+// The process must be a descendant of the one that opened the session. It may be in another pid namespace. Adding one twice is no error; a lease has at most
+// MaxWitnesses. Failures have the code wire.NotPermitted for another process, wire.NotFound for one that is gone, wire.Malformed for a descriptor
+// that is no pidfd of a process, wire.OverQuota for one witness too many, wire.Unsupported on a session without a lane, or those of Session.Call.
+func (l *Lease) AddWitness(ctx context.Context, pidfd *os.File) error {
+	return explain(l.session.Call(ctx, MethodWitness, WitnessRequest{Lease: l.ID, Witness: pidfd}, nil))
 }
 
 // Release gives the lease back. Where it has a living witness, its address and hostname are not given out before that is gone. Releasing

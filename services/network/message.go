@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -39,16 +40,16 @@ const (
 
 // An AllocateRequest is a Request on its way.
 type AllocateRequest struct {
-	Network  string `msgpack:"n,omitempty"`
-	Hostname string `msgpack:"h,omitempty"`
-	Witness  int    `msgpack:"w,omitempty"`
-	Token    string `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come in time
+	Network  string   `msgpack:"n,omitempty"`
+	Hostname string   `msgpack:"h,omitempty"`
+	Witness  *os.File `msgpack:"w,omitempty"` // a pidfd; nil: none
+	Token    string   `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come in time
 }
 
 // Validate checks an AllocateRequest that was received.
 func (r *AllocateRequest) Validate() error {
-	if r.Witness < 0 || len(r.Token) > 64 {
-		return wire.Errorf(wire.Malformed, "allocate: witness %d, token of %d bytes", r.Witness, len(r.Token))
+	if len(r.Token) > 64 {
+		return wire.Errorf(wire.Malformed, "allocate: token of %d bytes", len(r.Token))
 	}
 	return checkNames("allocate", r.Network, r.Hostname)
 }
@@ -76,14 +77,14 @@ func (w *Withdrawal) Validate() error {
 
 // A WitnessRequest adds a witness to a lease of the caller's session.
 type WitnessRequest struct {
-	Lease string `msgpack:"l"`
-	PID   int    `msgpack:"p"`
+	Lease   string   `msgpack:"l"`
+	Witness *os.File `msgpack:"w"` // a pidfd
 }
 
 // Validate checks a WitnessRequest that was received.
 func (r *WitnessRequest) Validate() error {
-	if r.PID <= 0 {
-		return wire.Errorf(wire.Malformed, "add a witness: process %d", r.PID)
+	if r.Witness == nil {
+		return wire.Errorf(wire.Malformed, "add a witness: its pidfd is missing")
 	}
 	return CheckLeaseID(r.Lease)
 }

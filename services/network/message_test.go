@@ -3,6 +3,7 @@ package network_test
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
 	"reflect"
 	"strings"
@@ -93,15 +94,17 @@ func messages() []message {
 }
 
 func FuzzDecodeMessages(f *testing.F) {
+	files := []*os.File{os.Stdin} // what each message came with
 	for _, m := range []any{
-		network.AllocateRequest{Network: "default", Hostname: "web", Witness: 7, Token: "t"},
-		network.WitnessRequest{Lease: "0123456789abcdef", PID: 7},
+		network.AllocateRequest{Network: "default", Hostname: "web", Witness: os.Stdin, Token: "t"},
+		network.AllocateRequest{Hostname: "web"},
+		network.WitnessRequest{Lease: "0123456789abcdef", Witness: os.Stdin},
 		network.LeasePage{Leases: []network.LeaseInfo{{
 			ID: "0123456789abcdef", Network: "default", Addresses: []string{"10.88.0.2/24"}, Gateways: []string{"10.88.0.1"}, MAC: "02:00:00:00:00:01",
 		}}, Next: "0123456789abcdef"},
 		network.NetworkList{Networks: []network.NetworkInfo{{Name: "default", Prefixes: []string{"10.88.0.0/24"}, Total: 1 << 63}}},
 	} {
-		b, err := wire.Marshal(m)
+		b, _, err := wire.MarshalFiles(m)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -109,15 +112,15 @@ func FuzzDecodeMessages(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, m := range messages() {
-			if err := wire.Unmarshal(b, m); err != nil {
+			if _, err := wire.UnmarshalFiles(b, files, m); err != nil {
 				if !errors.Is(err, wire.Malformed) {
 					t.Errorf("%T: %v", m, err)
 				}
 				continue
 			}
-			again, err := wire.Marshal(m)
+			again, named, err := wire.MarshalFiles(m)
 			if err == nil {
-				err = wire.Unmarshal(again, reflect.New(reflect.TypeOf(m).Elem()).Interface())
+				_, err = wire.UnmarshalFiles(again, named, reflect.New(reflect.TypeOf(m).Elem()).Interface())
 			}
 			if err != nil {
 				t.Errorf("%T was taken and is not when encoded again: %v", m, err)

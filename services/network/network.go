@@ -1,7 +1,7 @@
 // Package network is the client's side of the network service: requests, leases and their lists.
 //
-// A lease is held by the session that allocated it, and ends with it. A container runtime opens a session with Endpoint, calls Allocate, and ends its
-// container when the lease is over:
+// A lease is held by the session that allocated it, and ends with it; a witness, given as a pidfd, keeps it for longer. A container runtime opens a session
+// with Endpoint, calls Allocate, and ends its container when the lease is over:
 //
 //	session, err := client.Dial(ctx, network.Endpoint, client.Options{})
 //	lease, err := network.Allocate(ctx, session, network.Request{Hostname: "web"})

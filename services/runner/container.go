@@ -35,6 +35,7 @@ type Container struct {
 	mode      mode
 	contained error
 	init      *exec.Cmd
+	witness   *os.File // a pidfd of init
 	conn      *os.File
 	encoder   *gob.Encoder // safe for concurrent use
 	reports   chan report  // holds all that an init ever sends; closed at its end of file
@@ -46,9 +47,12 @@ type Container struct {
 	tasks     sync.WaitGroup
 }
 
-// PID returns the process id of the init in the caller's pid namespace. That process is the
-// last of the container to go, and so its witness.
+// PID returns the process id of the init in the caller's pid namespace.
 func (c *Container) PID() int { return c.init.Process.Pid }
+
+// Witness returns a pidfd of the init, which is the last of the container to go: what
+// network.Request.Witness and Lease.AddWitness take. It is the container's, open until Close or Run returns.
+func (c *Container) Witness() *os.File { return c.witness }
 
 // Contained returns nil if the kernel holds every process of the container. Under a keeper it
 // returns what the container cannot contain; that wraps the *ContainError that says why.
@@ -60,6 +64,7 @@ func (c *Container) Close() {
 	c.kill()
 	<-c.gone
 	c.tasks.Wait()
+	c.witness.Close()
 }
 
 // kill makes the init end everything without another word. A keeper must live, and run, to

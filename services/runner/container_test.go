@@ -16,7 +16,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/services/runner"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 func TestRunTellsHowTheCommandEnded(t *testing.T) {
@@ -109,6 +111,31 @@ func TestNothingRunsBeforeRun(t *testing.T) {
 	}
 	if err := c.Run(t.Context()); runner.ExitStatus(err) != 125 {
 		t.Errorf("Run of a closed container: %v", err)
+	}
+}
+
+func TestTheWitnessIsTheInit(t *testing.T) {
+	c := prepare(t, shell("exit 0"), runner.Options{})
+	copies, err := socket.Copy([]*os.File{c.Witness()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := process.FromFile(copies[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if h.PID() != c.PID() || h.Gone() {
+		t.Errorf("it is process %d, gone %v, want %d, alive", h.PID(), h.Gone(), c.PID())
+	}
+	if err := c.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !h.Gone() {
+		t.Error("it outlives the container")
+	}
+	if _, err := c.Witness().Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the container's descriptor after its end: %v, want %v", err, os.ErrClosed)
 	}
 }
 

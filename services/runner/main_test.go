@@ -30,7 +30,7 @@ const (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	switch role := os.Getenv(roleVar); role {
@@ -194,7 +194,7 @@ func wait[T any](t *testing.T, what string, c <-chan T) T {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", patience, what)
 		}

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ const prepareTime = 30 * time.Second
 const sharedNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP
 
 // Prepare starts the init of a container for cmd. Nothing of cmd runs before Container.Run;
-// until then the caller can give PID as a witness and set the container's network up. Every
+// until then the caller can give Witness to a lease and set the container's network up. Every
 // prepared container must be Run or Closed.
 //
 // cmd is as for exec.Cmd.Start and may be used for this one container only; it is not changed. Its Env
@@ -139,12 +140,31 @@ func (c *Container) hold(result chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := c.init.Start()
+	if err == nil {
+		if c.witness, err = pidfd(c.init.Process); err != nil {
+			c.init.Process.Kill()
+			c.init.Wait()
+		}
+	}
 	result <- err
 	if err != nil {
 		return
 	}
 	c.initErr = c.init.Wait()
 	close(c.gone)
+}
+
+// pidfd returns a copy of the pidfd of a child that was not waited for.
+func pidfd(child *os.Process) (*os.File, error) {
+	var fd int
+	var err error
+	handleErr := child.WithHandle(func(handle uintptr) {
+		fd, err = unix.FcntlInt(handle, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err := cmp.Or(handleErr, err); err != nil {
+		return nil, fmt.Errorf("take its pidfd: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
 // listen takes the init's reports until it is gone or the connection is closed here.

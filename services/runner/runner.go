@@ -79,7 +79,7 @@ func (o Options) logger() *slog.Logger {
 }
 
 // Run runs cmd in a container with default Options and returns when the whole container is
-// gone. It is Prepare, AddWitness of the container's PID on every lease, and Container.Run,
+// gone. It is Prepare, AddWitness of the container's Witness on every lease, and Container.Run,
 // whose errors it returns.
 func Run(ctx context.Context, cmd *exec.Cmd, leases ...*network.Lease) error {
 	c, err := Prepare(cmd, Options{})
@@ -88,7 +88,7 @@ func Run(ctx context.Context, cmd *exec.Cmd, leases ...*network.Lease) error {
 	}
 	defer c.Close()
 	for _, lease := range leases {
-		err := lease.AddWitness(ctx, c.PID())
+		err := lease.AddWitness(ctx, c.Witness())
 		if lost := lostLease(lease); lost != nil {
 			return lost
 		}

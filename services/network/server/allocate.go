@@ -44,8 +44,22 @@ func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (netwo
 	return info, nil
 }
 
-// wish makes a wish of a request.
+// wish makes a wish of a request. The request's descriptor is its from then on, also when it fails.
 func (s *Server) wish(ctx context.Context, r network.AllocateRequest) (*wish, error) {
+	w, err := s.plainWish(ctx, r)
+	if r.Witness == nil {
+		return w, err
+	}
+	if err != nil {
+		r.Witness.Close()
+		return nil, err
+	}
+	w.witness, err = s.witness(w.holder, r.Witness)
+	return w, err
+}
+
+// plainWish makes a wish without a witness.
+func (s *Server) plainWish(ctx context.Context, r network.AllocateRequest) (*wish, error) {
 	g, err := s.segment(r.Network)
 	if err != nil {
 		return nil, err
@@ -58,11 +72,7 @@ func (s *Server) wish(ctx context.Context, r network.AllocateRequest) (*wish, er
 	if err != nil {
 		return nil, err
 	}
-	w := &wish{holder: h, segment: g, hostname: host, token: r.Token}
-	if r.Witness != 0 {
-		w.witness, err = s.witness(h, r.Witness)
-	}
-	return w, err
+	return &wish{holder: h, segment: g, hostname: host, token: r.Token}, nil
 }
 
 // hold records a lease that was taken, after which it is held. If that fails, or nobody waits for it any more, it is over.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
@@ -84,39 +82,32 @@ func (s *Server) releaseLocked(k *keeper) {
 	}
 }
 
-// witness returns a keeper for the process that a client names as a witness: a descendant of the client, so that nobody can keep an address for ever by
-// naming a process that is not his own.
-func (s *Server) witness(h *holder, pid int) (*keeper, error) {
-	if !ownNamespace(h.client.PID) {
-		return nil, wire.Errorf(wire.Unsupported, "witness %d: the session was opened in another pid namespace, where numbers mean other processes: "+
-			"open it from the pid namespace of the network service", pid)
-	}
-	handle, err := process.Open(pid)
-	if err == nil {
+// witness returns a keeper for the process whose pidfd a client sends as that of a witness: a descendant of the client, so that nobody can keep an
+// address for ever by a process that is not his own. It owns file, also when it fails.
+func (s *Server) witness(h *holder, file *os.File) (*keeper, error) {
+	handle, err := process.FromFile(file)
+	if err != nil {
+		file.Close()
+	} else {
 		var k *keeper
 		if k, err = s.checkWitness(h, handle); err == nil {
 			return k, nil
 		}
 	}
-	if errors.Is(err, process.ErrGone) {
-		return nil, wire.Errorf(wire.NotFound, "witness %d: %v", pid, err)
-	}
-	if _, ours := errors.AsType[*wire.Error](err); ours {
+	switch _, ours := errors.AsType[*wire.Error](err); {
+	case ours:
 		return nil, err
+	case errors.Is(err, process.ErrNotPidfd):
+		return nil, wire.Errorf(wire.Malformed, "witness: %v", err)
+	case errors.Is(err, process.ErrGone):
+		return nil, wire.Errorf(wire.NotFound, "the witness has exited")
 	}
-	return nil, wire.Errorf(wire.Unavailable, "witness %d: %v", pid, err)
+	return nil, wire.Errorf(wire.Unavailable, "witness: %v", err)
 }
 
-// checkWitness makes a keeper of handle, which it owns, if it is a descendant of the holder.
+// checkWitness makes a keeper of handle, which it owns, if it is a living descendant of the holder.
 func (s *Server) checkWitness(h *holder, handle *process.Handle) (*keeper, error) {
-	descends, err := handle.DescendantOf(h.handle)
-	switch {
-	case err != nil:
-	case handle.Gone():
-		err = process.ErrGone
-	case !descends:
-		err = wire.Errorf(wire.NotPermitted, "witness %d is no descendant of process %d, which opened the session", handle.PID(), h.client.PID)
-	}
+	err := descends(h, handle)
 	var id process.ID
 	if err == nil {
 		id, err = identify(handle)
@@ -128,14 +119,21 @@ func (s *Server) checkWitness(h *holder, handle *process.Handle) (*keeper, error
 	return s.newKeeper(handle, id)
 }
 
-// ownNamespace reports whether the process pid is in the pid namespace of this one, by the number of numbers that it has from here on: see NSpid in
-// proc_pid_status(5). Where that is not said, there are no namespaces.
-func ownNamespace(pid int) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return true // it is gone, or hidden: what else is asked of it fails
+// descends returns nil if the process of handle lives and descends from the holder.
+func descends(h *holder, handle *process.Handle) error {
+	switch {
+	case handle.Gone():
+		return process.ErrGone
+	case handle.PID() == 0: // then it is below no process that has a number here
+		return wire.Errorf(wire.NotPermitted, "the witness is in a pid namespace that the network service cannot see into: it is no descendant of process %d, "+
+			"which opened the session", h.client.PID)
 	}
-	_, rest, found := strings.Cut(string(text), "\nNSpid:")
-	numbers, _, _ := strings.Cut(rest, "\n")
-	return !found || len(strings.Fields(numbers)) == 1
+	child, err := handle.DescendantOf(h.handle)
+	switch {
+	case err != nil || child:
+		return err
+	case handle.Gone():
+		return process.ErrGone
+	}
+	return wire.Errorf(wire.NotPermitted, "witness %d is no descendant of process %d, which opened the session", handle.PID(), h.client.PID)
 }

@@ -218,60 +218,6 @@ func TestAWitnessKeepsTheAddressOfADeadHolder(t *testing.T) {
 	}
 }
 
-func TestAReleasedLeaseWaitsForItsWitness(t *testing.T) {
-	leavesNothing(t)
-	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
-	c := open(t, s.path)
-	l := allocate(t, c, network.Request{Hostname: "web"})
-	helper := run(t, "holder", s.path)
-	for range 2 {
-		if err := l.AddWitness(within(t, patience), helper.pid()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := l.Release(within(t, patience)); err != nil {
-		t.Fatal(err)
-	}
-	if leases := list(t, c); len(leases) != 1 || leases[0].State != network.StateDying {
-		t.Fatalf("listed is %+v", leases)
-	}
-	if _, err := network.Allocate(within(t, time.Second), c, network.Request{Hostname: "web"}); !errors.Is(err, wire.Unavailable) {
-		t.Errorf("its hostname: %v", err)
-	}
-	helper.kill()
-	allocate(t, c, network.Request{Hostname: "web"})
-}
-
-func TestOnlyALivingDescendantIsAWitness(t *testing.T) {
-	leavesNothing(t)
-	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
-	c := open(t, s.path)
-	l := allocate(t, c, network.Request{})
-	gone := run(t, "holder", s.path)
-	gone.kill()
-	for _, test := range []struct {
-		name string
-		pid  int
-		code wire.Code
-	}{
-		{"itself", os.Getpid(), wire.NotPermitted},
-		{"its parent", os.Getppid(), wire.NotPermitted},
-		{"process 1", 1, wire.NotPermitted},
-		{"one that is gone", gone.pid(), wire.NotFound},
-		{"no number", -1, wire.Malformed},
-	} {
-		if err := l.AddWitness(within(t, patience), test.pid); !errors.Is(err, test.code) {
-			t.Errorf("%s: %v, want %v", test.name, err, test.code)
-		}
-		if _, err := network.Allocate(within(t, patience), c, network.Request{Hostname: "x", Witness: test.pid}); !errors.Is(err, test.code) {
-			t.Errorf("%s at allocate: %v, want %v", test.name, err, test.code)
-		}
-	}
-	if leases := list(t, c); len(leases) != 1 {
-		t.Errorf("failed allocates hold %+v", leases)
-	}
-}
-
 func TestOfManyWaitersOneIsServedAndTheOthersAreTold(t *testing.T) {
 	leavesNothing(t)
 	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/30")})

@@ -98,7 +98,7 @@ func listen(path string, c server.Config) (*service, error) {
 			handle, cred, _ := process.FromPeer(raw)
 			handle.Close()
 			ss, err := session.New(conn, session.Config{
-				ID: session.NewID(), Endpoint: network.Endpoint, Handler: mux, Peer: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID},
+				ID: session.NewID(), Endpoint: network.Endpoint, Handler: mux, Peer: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, Lane: true,
 			})
 			if err != nil {
 				continue
@@ -167,7 +167,7 @@ func dial(path string) (*session.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return session.New(conn, session.Config{Endpoint: network.Endpoint, Opener: true})
+	return session.New(conn, session.Config{Endpoint: network.Endpoint, Opener: true, Lane: true})
 }
 
 func open(t *testing.T, path string) *session.Session {
@@ -255,7 +255,7 @@ func starvedMain(path, stateDir, suspect string) {
 type order struct {
 	Do       string // allocate, linger, hand
 	Hostname string
-	Witness  int
+	Witness  int // the number of a process, as the holder knows it; 0: none
 	Within   time.Duration
 }
 
@@ -274,7 +274,7 @@ func holderMain(path string) {
 		fmt.Println(err)
 		return
 	}
-	s, err := session.New(conn, session.Config{Endpoint: network.Endpoint, Opener: true})
+	s, err := session.New(conn, session.Config{Endpoint: network.Endpoint, Opener: true, Lane: true})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -295,7 +295,7 @@ func obey(o order, s *session.Session, conn *net.UnixConn) (a answer) {
 	case "allocate":
 		ctx, cancel := context.WithTimeout(context.Background(), o.Within)
 		defer cancel()
-		l, err := network.Allocate(ctx, s, network.Request{Hostname: o.Hostname, Witness: o.Witness})
+		l, err := network.Allocate(ctx, s, network.Request{Hostname: o.Hostname, Witness: witnessOf(o.Witness)})
 		if err != nil {
 			a.Error = wire.AsError(err)
 			return a
@@ -312,14 +312,32 @@ func obey(o order, s *session.Session, conn *net.UnixConn) (a answer) {
 	return a
 }
 
+// witnessOf returns a pidfd of a process; nil for 0.
+func witnessOf(pid int) *os.File {
+	if file := started[pid]; file != nil || pid == 0 {
+		return file
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "pidfd") // it ends with the holder
+}
+
+// started are the pidfds of the processes that a holder has started, by their numbers as it knows them.
+var started = map[int]*os.File{}
+
 // linger starts a process that lives until the test's lifeline ends.
 func linger(files ...*os.File) int {
+	var fd int
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), role+"=linger")
 	cmd.ExtraFiles = append([]*os.File{os.NewFile(3, "lifeline")}, files...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
 	if cmd.Start() != nil {
 		return 0
 	}
+	started[cmd.Process.Pid] = os.NewFile(uintptr(fd), "pidfd")
 	return cmd.Process.Pid
 }
 
@@ -337,7 +355,14 @@ type child struct {
 // run starts this test binary in a role and waits until it is ready.
 func run(t *testing.T, as string, args ...string) *child {
 	t.Helper()
+	return runIn(t, nil, as, args...)
+}
+
+// runIn is run with attributes.
+func runIn(t *testing.T, attr *syscall.SysProcAttr, as string, args ...string) *child {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.SysProcAttr = attr
 	cmd.Env = append(os.Environ(), role+"="+as)
 	lifeline, lifes, err := os.Pipe()
 	if err != nil {
@@ -360,6 +385,28 @@ func run(t *testing.T, as string, args ...string) *child {
 }
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// pidfd returns a pidfd of the child, which the test closes.
+func (c *child) pidfd() *os.File {
+	c.t.Helper()
+	return pidfd(c.t, c.pid())
+}
+
+// pidfd returns a pidfd of a process that lives, which the test closes.
+func pidfd(t *testing.T, pid int) *os.File {
+	t.Helper()
+	h, err := process.Open(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	file, err := h.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return file
+}
 
 // ask tells a holder to do something.
 func (c *child) ask(o order) {
@@ -430,6 +477,7 @@ func (c *child) end() {
 		until(c.t, "a process that lingers ends", h.Gone)
 		h.Close()
 	}
+	c.lingers = nil
 }
 
 // leavesNothing checks at the end of the test that no descriptor, goroutine or child is left.
@@ -446,9 +494,11 @@ func leavesNothing(t *testing.T) {
 	})
 }
 
-func countDescriptors(t *testing.T) int {
+func countDescriptors(t *testing.T) int { return countDescriptorsOf(t, os.Getpid()) }
+
+func countDescriptorsOf(t *testing.T, pid int) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,9 +61,10 @@ func (s *Server) addWitness(ctx context.Context, r network.WitnessRequest) (any,
 	h, _, err := s.ownLocked(ctx, r.Lease)
 	s.mu.Unlock()
 	if err != nil {
+		r.Witness.Close()
 		return nil, err
 	}
-	k, err := s.witness(h, r.PID)
+	k, err := s.witness(h, r.Witness)
 	if err != nil {
 		return nil, err
 	}
