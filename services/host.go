@@ -31,6 +31,8 @@ const (
 	maxOpening = 64
 	// exitGrace is how long after its client's exit a session may still read what the client had written, if its socket is kept open by another process.
 	exitGrace = 100 * time.Millisecond
+	// letGoWait bounds how long Close waits for a client to let its session go: less than a broker waits for the answer.
+	letGoWait = 3 * time.Second
 	// handlerWait bounds how long a stopping service waits for handlers whose context has ended.
 	handlerWait = 5 * time.Second
 )
@@ -256,12 +258,14 @@ func (h *Host) Inspect(id string) (wire.Inspection, error) {
 	return s.Inspect(), nil
 }
 
-// Close ends a session for the broker, and returns when its client has been told, or ctx ends. It fails with wire.NotFound.
+// Close ends a session for the broker, and returns when its client has let go of it, when ctx ends, or after 3 s. It fails with wire.NotFound.
 func (h *Host) Close(ctx context.Context, id, text string) error {
 	s, err := h.find(id)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, letGoWait)
+	defer cancel()
 	if err := s.Shutdown(ctx, wire.End{Code: wire.Interrupted, Origin: wire.Broker, Text: text}); err != nil {
 		h.log.Debug("client was slow to let its session go", "session", session.ShortID(id), "err", err)
 	}

@@ -21,7 +21,8 @@ func (s *Session) Close() error {
 }
 
 // Shutdown ends the session here with the given end, tells the peer, and returns when the peer has read all and let go, or when ctx ends, whose
-// error it then returns. The transport is gone in either case.
+// error it then returns. The transport is gone in either case. It fails with wire.DeadlineExceeded if another call, whose time was over, or Abort has let
+// it go before the peer did.
 func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 	end.Code = cmp.Or(end.Code, wire.Invalid)
 	end = end.Bounded()
@@ -42,6 +43,9 @@ func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 	}()
 	select {
 	case <-own:
+		if !s.letGo.Load() {
+			err = wire.Errorf(wire.DeadlineExceeded, "end a session: another end of it did not wait for the peer")
+		}
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -137,6 +141,7 @@ func (s *Session) finish(end wire.End) bool {
 
 // lost ends the session because its link can no longer be read.
 func (s *Session) lost(err error) {
+	s.gone()
 	if s.mux.over() {
 		err = s.muxCause(err)
 	}
@@ -204,6 +209,7 @@ func (s *Session) ending(told wire.End) {
 	watchdog := time.AfterFunc(closeWait, s.release)
 	defer watchdog.Stop()
 	s.drop(func(err error) bool { return err != nil })
+	s.gone()
 	s.arriving.Wait() // the peer may exit as soon as it is told that all was read
 	s.out.finish(nil)
 	<-s.out.finished
@@ -229,8 +235,16 @@ func (s *Session) breach(err error) {
 		_, ours := errors.AsType[*wire.Error](err)
 		return err != nil && !ours
 	})
+	s.gone()
 	<-s.out.finished // a peer that sends nothing more may still read it
 	s.release()
+}
+
+// gone notes that nothing more comes from the peer, unless the transport was let go here before.
+func (s *Session) gone() {
+	if !s.released.Load() {
+		s.letGo.Store(true)
+	}
 }
 
 // drop reads what the peer still sends and drops it, until an error is the last one.
@@ -251,6 +265,7 @@ func (s *Session) forsake() { s.forsaking.Do(func() { close(s.forsaken) }) }
 func (s *Session) release() {
 	s.forsake()
 	s.shut.Do(func() {
+		s.released.Store(true)
 		s.conn.Close()
 		s.mux.close()
 		s.out.fail()

@@ -152,13 +152,17 @@ func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*f
 	return y, nil
 }
 
-// sendLarge sends a large body that has begun, as fast as the peer reads it, until ctx ends, and closes its stream.
+// sendLarge sends a large body that has begun, as fast as the peer reads it, until ctx ends or the peer lets go of it, and closes its stream.
 func (s *Session) sendLarge(ctx context.Context, y *flow, value []byte) error {
 	defer y.Close()
-	stop := context.AfterFunc(ctx, func() { y.SetWriteDeadline(time.Unix(1, 0)) })
+	y.whenGone(func() { y.SetWriteDeadline(longAgo) })
+	stop := context.AfterFunc(ctx, func() { y.SetWriteDeadline(longAgo) })
 	defer stop()
 	return s.conn.writeStream(ctx, y.Stream, value)
 }
+
+// endWait is how long the session's end may come after that of a stream that it has cut off.
+const endWait = time.Second
 
 // anyLength is the length of a large body that was not announced.
 const anyLength = -1
@@ -175,7 +179,7 @@ func (s *Session) receiveLarge(ctx context.Context, key bodyKey, length int64) (
 	}
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		body.stream.SetReadDeadline(time.Unix(1, 0))
+		body.stream.SetReadDeadline(longAgo)
 		close(cut)
 	})
 	var b bytes.Buffer
@@ -194,6 +198,11 @@ func (s *Session) receiveLarge(ctx context.Context, key bodyKey, length int64) (
 		return nil, ctx.Err()
 	}
 	body.stream.Close()
+	select { // the stream may be over before the session, as its end then says
+	case <-s.done:
+	case <-ctx.Done():
+	case <-time.After(endWait):
+	}
 	return nil, s.endedOr(wire.Errorf(wire.Internal, "the peer let go of a large body after %d of %d bytes", n, body.length))
 }
 

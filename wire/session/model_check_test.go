@@ -107,7 +107,7 @@ func (h *history) allowed(op *operation, e *wire.Error) bool {
 	case wire.Conflict:
 		return answered && op.does == fails && e.Origin == wire.Peer && strings.Contains(e.Text, "op of")
 	case wire.Internal:
-		return answered && op.does == raises && op.what == calls && e.Origin == wire.Peer || h.excusedCut(op)
+		return answered && op.does == raises && op.what == calls && e.Origin == wire.Peer
 	case wire.UnknownMethod:
 		return op.does == unknown && e.Origin == wire.Peer
 	}
@@ -182,7 +182,6 @@ func (h *history) checkStream(op *operation) {
 	switch {
 	case e == nil, h.endedBy(op, e):
 	case h.over(op.returned.at) && (e.Code == wire.Interrupted || e.Code == lostCode(op.side)):
-	case h.delays() >= 10*time.Second && e.Code == wire.Interrupted: // a stream whose first frame takes so long is dropped
 	case e.Code == wire.DeadlineExceeded && op.within > 0 && op.returned.at >= op.deadline:
 	case canceled && (e.Code == wire.Canceled || e.Code == wire.Invalid):
 	case e.Code == wire.Terminating && told.was() && told.n < op.returned.n:
@@ -238,23 +237,35 @@ func (h *history) checkCredit(to int) {
 	}
 }
 
-// checkReturn checks how long an operation that ends a session took.
+// checkReturn checks how an operation that ends a session returned: whether the other side had taken note, or why nobody waits for that any more.
 func (h *history) checkReturn(op *operation) {
-	most := op.within
-	if op.what == drains {
-		most += time.Second // for the last words
-		if op.within == 0 {
-			return
-		}
-	}
-	if took := op.returned.at - op.called.at; took > most {
+	last := op.lastWords()
+	timed := last > 0 && op.returned.at >= op.called.at+op.within
+	if took := op.returned.at - op.called.at; last > 0 && took > last {
 		h.fault("%v took %v", op, took)
 	}
-	if op.err != nil && (!errors.Is(op.err, context.DeadlineExceeded) || op.returned.at < op.called.at+op.within) {
+	noted := h.sides[1-op.side].ended
+	switch {
+	case op.what == aborts:
+	case op.err == nil:
+		if !h.lost.before(op.returned) && !noted.before(op.returned) {
+			h.fault("%v has returned before the other side had taken note", op)
+		}
+	case !errors.Is(op.err, context.DeadlineExceeded) || !timed && !h.letGo(op):
 		h.fault("%v: %v", op, op.err)
 	}
-	noted := h.sides[1-op.side].ended
-	if op.err == nil && op.what != aborts && !h.broken() && !(noted.was() && noted.n < op.returned.n) && !h.excusedNote(op) {
-		h.fault("%v has returned before the other side had taken note", op)
+}
+
+// letGo reports whether something else on op's side had let the transport go before op has returned.
+func (h *history) letGo(op *operation) bool {
+	s := h.sides[op.side]
+	for _, o := range h.ops {
+		if o == op || o.side != op.side || !o.ends() || !o.called.before(op.returned) {
+			continue
+		}
+		if last := o.lastWords(); o.what == aborts || last > 0 && o.called.at+o.within <= op.returned.at && o.err != nil {
+			return true
+		}
 	}
+	return s.end.Code == wire.OverQuota && s.end.Origin == wire.Local && s.ended.before(op.returned) // of a peer that takes nothing
 }

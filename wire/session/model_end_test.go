@@ -62,7 +62,7 @@ func (h *history) mayEnd(i int) bool {
 	case wire.End{Code: lostCode(i), Origin: wire.Peer}:
 		return h.lost.was() && h.lost.n < s.ended.n || peer.ended.was() && peer.ended.n < s.ended.n
 	case wire.End{Code: wire.OverQuota, Origin: wire.Local}: // the other has taken no reply for 10 s
-		return h.delays() >= 10*time.Second || h.excusedStuck(i)
+		return h.delays() >= 10*time.Second
 	}
 	return false
 }

@@ -68,6 +68,14 @@ func (op *operation) ends() bool {
 	return op.what == drains || op.what == shuts || op.what == closing || op.what == aborts
 }
 
+// lastWords returns how long an operation that ends its side's session may take at most; 0: any time.
+func (op *operation) lastWords() time.Duration {
+	if op.what == drains && op.within > 0 {
+		return op.within + time.Second
+	}
+	return op.within
+}
+
 // wanted returns the value of the right reply.
 func (op *operation) wanted() string { return fill(op.id, "reply", op.answer) }
 

@@ -51,10 +51,9 @@ func (s *Session) answer(m *Message) {
 		return
 	}
 	defer s.reserveLarge(-len(r.large))
-	if err := s.answerLarge(sending, out, r.large); err != nil && sending.Err() == nil {
+	if err := s.answerLarge(sending, out, r.large); err != nil {
 		s.log.Debug("large reply was not taken", "err", err)
 		s.answered(m.id)
-		s.giveUpOn(stuck)
 	}
 }
 
@@ -81,11 +80,14 @@ func (s *Session) answerLarge(ctx context.Context, out *outgoing, value []byte) 
 	ctx, cancel := context.WithTimeout(ctx, replyWait)
 	defer cancel()
 	y, err := s.beginLarge(ctx, wire.Header{Flags: wire.FlagReply, ID: out.frame.ID}, len(value))
-	if err != nil {
-		return err
+	if err == nil {
+		s.pushReply(out)
+		err = s.sendLarge(ctx, y, value)
 	}
-	s.pushReply(out)
-	return s.sendLarge(ctx, y, value)
+	if ctx.Err() == context.DeadlineExceeded { // else the peer does not want it, or is gone, which is for the reader to tell
+		s.giveUpOn(stuck)
+	}
+	return err
 }
 
 // answered is done with a request whose reply is about to leave: the peer may use its credit as soon as it has.

@@ -86,6 +86,9 @@ type Session struct {
 	turns    chan struct{}  // large replies that are being sent
 	stats    stats
 
+	released atomic.Bool // the transport was let go here
+	letGo    atomic.Bool // the peer let go of it before
+
 	forsaking sync.Once
 	forsaken  chan struct{} // closed when a large body that has not begun will not come, or is not waited for
 

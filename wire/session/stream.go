@@ -20,8 +20,8 @@ const (
 	// streamsBound is how many yamux streams of both sides there may be at all, also those that have not begun, carry large bodies, or wait
 	// for their other half to be closed. A peer that leaves more is ended.
 	streamsBound = 6 * maxStreams
-	// beginWait is how long a peer may take for a stream's first frame.
-	beginWait = 10 * time.Second
+	// refusalWait is how long a peer may take for the error that its stream ends with.
+	refusalWait = 10 * time.Second
 )
 
 // A Stream goes both ways beside the session's messages, with flow control of its own. It is a raw stream, of bytes, or a streaming call, of values.

@@ -11,10 +11,9 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// begun serves a stream that the peer has opened.
+// begun serves a stream that the peer has opened. A peer may take any time for its first frame, as one that is stopped does; streamsBound bounds their number.
 func (s *Session) begun(accepted *yamux.Stream) {
 	y := s.conn.flows.claim(accepted)
-	y.SetReadDeadline(time.Now().Add(beginWait))
 	r := bufio.NewReader(y)
 	b, err := r.Peek(wire.HeaderSize)
 	if err != nil {
@@ -23,7 +22,6 @@ func (s *Session) begun(accepted *yamux.Stream) {
 	}
 	h, err := wire.ParseHeader(b)
 	if err == nil && h.Kind == wire.KindLarge {
-		y.SetReadDeadline(time.Time{})
 		r.Discard(wire.HeaderSize)
 		s.trace(receivedFrame, y.id, wire.Frame{Header: h})
 		s.offerLarge(y, r, h)
@@ -39,7 +37,6 @@ func (s *Session) begun(accepted *yamux.Stream) {
 		y.discard()
 		return
 	}
-	y.SetReadDeadline(time.Time{})
 	s.trace(receivedFrame, y.id, f)
 	st := s.newStream(y, r, first.Method)
 	st.served, st.value = true, first.Value
@@ -81,7 +78,7 @@ func (s *Session) answerStream(st *Stream) {
 	if err == nil || finished { // then the peer reads nothing more
 		return
 	}
-	st.SetWriteDeadline(time.Now().Add(beginWait))
+	st.SetWriteDeadline(time.Now().Add(refusalWait))
 	st.writeFrame(st.live, s.encode(0, st.method, nil, err).frame)
 }
 
