@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -118,9 +117,7 @@ func (s *Session) prepare(ctx context.Context, p *pending, r *wire.Request, larg
 		return 0, wire.Errorf(wire.OverQuota, "a request of %d bytes, and this session takes no more than %d", r.Length, wire.MaxBody)
 	}
 	id, err = s.begin(ctx, p)
-	if deadline, ok := ctx.Deadline(); ok {
-		r.Within = max(1, (time.Until(deadline) + time.Millisecond - 1).Milliseconds()) // the handler's is not the earlier one
-	}
+	r.Within = within(ctx)
 	return id, err
 }
 

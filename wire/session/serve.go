@@ -4,56 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
-
-// A Message is a request or a one-way message from the peer.
-type Message struct {
-	Method string
-	OneWay bool
-
-	s       *Session
-	id      uint32
-	value   []byte
-	large   bool
-	flush   bool // and nothing else
-	files   []*os.File
-	missing error     // why files did not all arrive
-	until   time.Time // zero: no deadline
-	serving
-}
-
-// serving is the part of a request that the reader changes while it is being served. The session's mutex guards it.
-type serving struct {
-	canceled bool
-	cancel   context.CancelFunc // nil until a handler has it
-	load     load               // never changed
-}
-
-// noValue is how the value of a request without one reads: msgpack's nil.
-var noValue = []byte{0xc0}
-
-// Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. Descriptors that v takes, as fields of
-// type *os.File, are the caller's from then on; what nobody takes is closed when the handler has returned. It fails with wire.Malformed, and
-// with wire.OverQuota if v, of a one-way message, wants descriptors that did not all arrive, as when this process has too many files open. A request that
-// fares so is answered before it comes here.
-func (m *Message) Decode(v any) error {
-	value := m.value
-	if len(value) == 0 {
-		value = noValue
-	}
-	var err error
-	m.files, err = wire.UnmarshalFiles(value, m.files, v)
-	if err != nil && m.missing != nil {
-		err = m.missing
-	}
-	return err
-}
 
 // read reads the message channel until the session is over.
 func (s *Session) read() {
@@ -175,7 +131,7 @@ func (s *Session) received(a arrived) error {
 		return wire.Errorf(wire.Malformed, "a %v with a value of %d bytes on a stream, large %t", a.Kind, r.Length, m.large)
 	}
 	if r.Within > 0 {
-		m.until = time.Now().Add(time.Duration(min(r.Within, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond)
+		m.until = time.Now().Add(duration(r.Within))
 	}
 	return s.admit(m)
 }

@@ -39,7 +39,7 @@ const closeWait = 5 * time.Second
 type Handler interface {
 	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked.
 	Serve(ctx context.Context, m *Message) (reply any, err error)
-	// ServeStream serves a raw stream, which is closed when it returns. An error is what the peer then reads. Its context ends also when the
+	// ServeStream serves a raw stream or a streaming call, which is closed when it returns. An error is what the peer then reads. Its context ends also when the
 	// peer lets go of the stream; what the peer wrote before can still be read.
 	ServeStream(ctx context.Context, s *Stream) error
 }

@@ -53,7 +53,7 @@ func (st *Stream) bound(within int64) (stop func()) {
 	if within == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithTimeout(st.live, time.Duration(min(within, int64(time.Hour*24*365/time.Millisecond)))*time.Millisecond)
+	ctx, cancel := context.WithTimeout(st.live, duration(within))
 	st.ctx = ctx
 	forget := context.AfterFunc(ctx, st.expire)
 	return func() { forget(); cancel() }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -39,11 +38,7 @@ func (s *Session) openStreaming(ctx context.Context, method string, value any) (
 	if err != nil {
 		return nil, err
 	}
-	first := wire.Stream{Method: method, Value: b}
-	if deadline, ok := ctx.Deadline(); ok {
-		first.Within = max(1, (time.Until(deadline) + time.Millisecond - 1).Milliseconds()) // the handler's is not the earlier one
-	}
-	return s.beginStream(ctx, first)
+	return s.beginStream(ctx, wire.Stream{Method: method, Within: within(ctx), Value: b})
 }
 
 // Decode decodes the value that a streaming call was opened with into v, which must point to a fresh value, and stays so if there is none. It is for

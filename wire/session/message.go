@@ -1,0 +1,69 @@
+package session
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// A Message is a request or a one-way message from the peer.
+type Message struct {
+	Method string
+	OneWay bool
+
+	s       *Session
+	id      uint32
+	value   []byte
+	large   bool
+	flush   bool // and nothing else
+	files   []*os.File
+	missing error     // why files did not all arrive
+	until   time.Time // zero: no deadline
+	serving
+}
+
+// serving is the part of a request that the reader changes while it is being served. The session's mutex guards it.
+type serving struct {
+	canceled bool
+	cancel   context.CancelFunc // nil until a handler has it
+	load     load               // never changed
+}
+
+// noValue is how the value of a request without one reads: msgpack's nil.
+var noValue = []byte{0xc0}
+
+// Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. Descriptors that v takes, as fields of
+// type *os.File, are the caller's from then on; what nobody takes is closed when the handler has returned. It fails with wire.Malformed, and
+// with wire.OverQuota if v, of a one-way message, wants descriptors that did not all arrive, as when this process has too many files open. A request that
+// fares so is answered before it comes here.
+func (m *Message) Decode(v any) error {
+	value := m.value
+	if len(value) == 0 {
+		value = noValue
+	}
+	var err error
+	m.files, err = wire.UnmarshalFiles(value, m.files, v)
+	if err != nil && m.missing != nil {
+		err = m.missing
+	}
+	return err
+}
+
+// maxWithin is the longest time left that is told apart from any longer one.
+const maxWithin = 365 * 24 * time.Hour
+
+// within returns the time that is left to ctx, as it travels: in milliseconds, 0 for no deadline. The peer's deadline is not the earlier one.
+func within(ctx context.Context) int64 {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(1, (time.Until(deadline) + time.Millisecond - 1).Milliseconds())
+}
+
+// duration returns a time left that has travelled.
+func duration(within int64) time.Duration {
+	return time.Duration(min(within, maxWithin.Milliseconds())) * time.Millisecond
+}
