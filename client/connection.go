@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -17,6 +18,8 @@ type Caller interface {
 	Call(ctx context.Context, method string, request, reply any) error
 	// Send sends a one-way message; see Session.Send.
 	Send(ctx context.Context, method string, value any) error
+	// Flush waits until all that was sent has been taken up; see Session.Flush.
+	Flush(ctx context.Context) error
 	// OpenStreaming opens a streaming call; see Session.OpenStreaming.
 	OpenStreaming(ctx context.Context, method string, value any) (*session.Stream, error)
 }
@@ -32,11 +35,13 @@ type Connection struct {
 	ctx      context.Context // ends when the connection is invalid
 	cancel   context.CancelCauseFunc
 
-	mu      sync.Mutex
-	session *Session              // nil unless it is open
-	leaving map[*Session]struct{} // sessions that take no more requests and have not ended
-	opening *opening              // nil if there is no attempt to open
-	end     wire.End              // set when the connection is invalid
+	mu        sync.Mutex
+	session   *Session              // nil unless it is open
+	leaving   map[*Session]struct{} // sessions that take no more requests and have not ended
+	sent      *Session              // that the last message was sent on, unless it was flushed
+	unflushed error                 // why it cannot be told whether messages before that were handled
+	opening   *opening              // nil if there is no attempt to open
+	end       wire.End              // set when the connection is invalid
 }
 
 // An opening is an attempt to open a session, for all who wait for one.
@@ -64,7 +69,42 @@ func (c *Connection) Call(ctx context.Context, method string, request, reply any
 
 // Send sends a one-way message on the connection's session, which it opens if need be.
 func (c *Connection) Send(ctx context.Context, method string, value any) error {
-	return c.use(ctx, func(s *Session) error { return s.Send(ctx, method, value) })
+	return c.use(ctx, func(s *Session) error {
+		err := s.Send(ctx, method, value)
+		if err == nil {
+			c.sentOn(s)
+		}
+		return err
+	})
+}
+
+// sentOn notes the session that a message was sent on.
+func (c *Connection) sentOn(s *Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last := c.sent; last != nil && last != s && c.unflushed == nil {
+		c.unflushed = wire.Errorf(wire.Interrupted, "messages were sent on a session that was lost or is being ended, and not flushed")
+	}
+	c.sent = s
+}
+
+// Flush returns when the service has taken up all that was sent on the connection before. It fails with wire.Interrupted, once, if a session was lost since
+// the last Flush on which messages had been sent: nothing tells which of them were handled. Other failures are as those of Session.Flush.
+func (c *Connection) Flush(ctx context.Context) error {
+	c.mu.Lock()
+	s, err := c.sent, c.unflushed
+	c.sent, c.unflushed = nil, nil
+	c.mu.Unlock()
+	if err != nil || s == nil {
+		return err
+	}
+	err = s.Flush(ctx)
+	if err != nil && s.Context().Err() == nil { // it can be tried again
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.sent = cmp.Or(c.sent, s)
+	}
+	return err
 }
 
 // OpenStreaming opens a streaming call on the connection's session, which it opens if need be. A call that has begun stays with its session: it fails with

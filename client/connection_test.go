@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,5 +205,47 @@ func TestAStreamingCallStaysWithItsSessionAndTheNextOneOpensAnother(t *testing.T
 	c.Close()
 	if _, err := client.OpenStreaming[int, any](within(t, time.Second), c, "count", nil); !errors.Is(err, wire.Invalid) {
 		t.Errorf("on a connection that is closed: %v, want %s", err, wire.Invalid)
+	}
+}
+
+func TestAFlushOfAConnectionTellsThatWhatWasSentWasTakenUpOrThatNobodyKnows(t *testing.T) {
+	b := brokertest.Start(t)
+	c, _ := connect(t, b.Socket, endpoint)
+	var noted atomic.Int64
+	mux := services.NewMux()
+	services.HandleOneWay(mux, "note", func(_ context.Context, _ int) error { noted.Add(1); return nil })
+	serve := func() *brokertest.Service {
+		return b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}})
+	}
+	send := func(n int) {
+		for i := range n {
+			if err := c.Send(within(t, 10*time.Second), "note", i); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.Flush(within(t, time.Second)); err != nil {
+		t.Errorf("nothing was sent: %v", err)
+	}
+	s := serve()
+	send(100)
+	if err := c.Flush(within(t, 10*time.Second)); err != nil || noted.Load() != 100 {
+		t.Errorf("%d of 100 were taken up, %v", noted.Load(), err)
+	}
+	send(1)
+	on, err := c.Session(within(t, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	<-on.Done()
+	serve()
+	send(1)
+	if err := c.Flush(within(t, 10*time.Second)); !errors.Is(err, wire.Interrupted) {
+		t.Errorf("after a loss: %v, want %s", err, wire.Interrupted)
+	}
+	send(1)
+	if err := c.Flush(within(t, 10*time.Second)); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }

@@ -101,7 +101,7 @@ func TestAFrameIsReadWholeAndNotAByteMore(t *testing.T) {
 func TestAFrameIsNeverLongerThanItsPeerTakes(t *testing.T) {
 	for size, ok := range map[int]bool{wire.MaxBody - 3: true, wire.MaxBody - 2: false} { // a text of that length has a header of 3 bytes
 		f, err := wire.NewFrame(wire.KindReply, 1, strings.Repeat("x", size))
-		if (err == nil) != ok || err != nil && !errors.Is(err, wire.Malformed) {
+		if (err == nil) != ok || err != nil && !errors.Is(err, wire.OverQuota) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 		if _, err := wire.ParseHeader(f.Header.Append(nil)); err != nil {

@@ -131,7 +131,7 @@ type Frame struct {
 	Body []byte
 }
 
-// NewFrame encodes v as the body of a frame; a nil v is no body. It fails if the body is longer than MaxBody.
+// NewFrame encodes v as the body of a frame; a nil v is no body. It fails with OverQuota if the body is longer than MaxBody.
 func NewFrame(kind Kind, id uint32, v any) (Frame, error) {
 	f := Frame{Header: Header{Kind: kind, ID: id}}
 	if v == nil {
@@ -142,7 +142,7 @@ func NewFrame(kind Kind, id uint32, v any) (Frame, error) {
 		return f, err
 	}
 	if len(body) > MaxBody {
-		return f, Errorf(Malformed, "write a frame: %v of %d bytes, limit %d", kind, len(body), MaxBody)
+		return f, Errorf(OverQuota, "write a frame: %v of %d bytes, limit %d", kind, len(body), MaxBody)
 	}
 	f.Body, f.Length = body, uint32(len(body))
 	return f, nil

@@ -3,8 +3,10 @@ package session
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -15,6 +17,7 @@ type pending struct {
 	load      load
 	done      chan result // room for one
 	abandoned bool        // nobody waits any more; guarded by the session's mutex
+	flush     bool        // it asks for nothing but its turn
 }
 
 // A result is a reply that came, or why none does.
@@ -32,7 +35,7 @@ func (p *pending) complete(r result) { p.done <- r }
 const requestRoom = 32
 
 // errNoLane is why descriptors cannot travel.
-var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and carries no descriptors")
+var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and carries no descriptors: a side does not offer it, as with FAIRLEAD_LANE=0")
 
 // Call sends a request and waits for its reply, which it decodes into reply unless that is nil. A nil request has no value. Values may have up to
 // wire.MaxLarge bytes, and up to wire.MaxFiles descriptors: fields of type *os.File. Those in request stay the caller's; those that reply takes are the
@@ -70,8 +73,11 @@ func (s *Session) encodeValue(v any, limit int) ([]byte, []*os.File, error) {
 		return nil, nil, errNoLane
 	}
 	copies, err := socket.Copy(files)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		err = wire.Errorf(wire.OverQuota, "%v", err)
+	case err != nil: // it is closed
+		err = wire.Errorf(wire.Malformed, "%v", err)
 	}
 	return value, copies, err
 }
@@ -212,7 +218,7 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 	switch {
 	case s.ended != nil:
 		return 0, s.ended.Err()
-	case s.terminating:
+	case s.terminating && !p.flush:
 		return 0, wire.Errorf(wire.Terminating, "the session is being ended")
 	}
 	for {

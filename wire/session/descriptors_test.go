@@ -185,7 +185,7 @@ func TestDescriptorsThatCannotBeSentAreTheCallersAndTheSessionIsWhole(t *testing
 	}{
 		"one too many": {"ignore", files(f, wire.MaxFiles+1), wire.OverQuota},
 		"no method":    {"", files(f, 1), wire.Malformed},
-		"closed":       {"ignore", []*os.File{f, closed}, wire.OverQuota},
+		"closed":       {"ignore", []*os.File{f, closed}, wire.Malformed},
 	} {
 		before := len(descriptors())
 		message := carried{Files: test.files}

@@ -64,7 +64,7 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 }
 
 // Flush returns when the peer has taken up all that this side has sent before: the handlers of one-way messages have returned, and those of requests have
-// begun. It counts as a call. Failures are as those of Call.
+// begun. It counts as a call, also where the peer takes no new requests any more. Failures are as those of Call.
 func (s *Session) Flush(ctx context.Context) error {
 	sent, err := s.flush(ctx)
 	if err == nil {
@@ -79,7 +79,7 @@ func (s *Session) flush(ctx context.Context) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := &pending{done: make(chan result, 1)}
+	p := &pending{flush: true, done: make(chan result, 1)}
 	id, err := s.begin(ctx, p)
 	if err != nil {
 		return false, err

@@ -138,6 +138,7 @@ func Offer() []string {
 // New begins a session on conn, which it owns from now on, also when it fails.
 func New(conn net.Conn, c Config) (*Session, error) {
 	s := create(conn, c)
+	s.traceBegin()
 	if _, halves := conn.(halfCloser); c.Lane && !halves {
 		s.release()
 		return nil, wire.Errorf(wire.Unsupported, "begin a session: a lane needs a connection with CloseWrite")
@@ -167,6 +168,7 @@ func New(conn net.Conn, c Config) (*Session, error) {
 func NewControl(conn *net.UnixConn, c Config, first ...wire.Frame) *Session {
 	c.Lane = true
 	s := create(conn, c)
+	s.traceBegin()
 	s.streamless = true
 	s.link = laneLink{s.conn}
 	for _, f := range first {

@@ -204,7 +204,7 @@ func (st *Stream) next(kind wire.Kind) error {
 	}
 	h, err := wire.ParseHeader(b)
 	st.r.Discard(wire.HeaderSize)
-	if err == nil {
+	if err == nil && (h.Kind == wire.KindData || h.Kind == wire.KindFinish) { // others are traced with their bodies
 		st.s.trace(receivedFrame, st.flow.id, wire.Frame{Header: h})
 	}
 	switch {
@@ -232,6 +232,7 @@ func (st *Stream) refused() error {
 	if err != nil {
 		return st.failed("read", err)
 	}
+	st.s.trace(receivedFrame, st.flow.id, wire.Frame{Header: wire.Header{Kind: wire.KindReply, Flags: wire.FlagError, Length: uint32(n)}, Body: st.refusal})
 	e, err := wire.DecodeError(st.refusal)
 	if err != nil {
 		return err

@@ -51,8 +51,8 @@ func (st *Stream) Decode(v any) error {
 }
 
 // Send sends one value of a streaming call, of at most wire.MaxBody bytes. It waits while the peer does not receive, until the call's context ends.
-// With wire.Malformed, for a value that is too long or cannot be encoded, and wire.Unsupported, for one with descriptors, nothing has left, and the
-// stream stays as it is. A peer that has let go of the stream is wire.Interrupted to a caller, who then receives why, and wire.Canceled to a handler.
+// With wire.OverQuota, for a value that is too long, wire.Malformed, for one that cannot be encoded, and wire.Unsupported, for one with descriptors, nothing
+// has left, and the stream stays as it is. A peer that has let go of the stream is wire.Interrupted to a caller, who then receives why, and wire.Canceled to a handler.
 func (st *Stream) Send(v any) error {
 	if err := st.use(wire.KindItem); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (st *Stream) Send(v any) error {
 	}
 	b, err := wire.Marshal(v)
 	if err == nil && len(b) > wire.MaxBody {
-		err = wire.Errorf(wire.Malformed, "a value of %d bytes, limit %d", len(b), wire.MaxBody)
+		err = wire.Errorf(wire.OverQuota, "a value of %d bytes, limit %d", len(b), wire.MaxBody)
 	}
 	if err != nil {
 		return wire.AsError(fmt.Errorf("send on stream %s: %w", st.method, err))
@@ -119,6 +119,7 @@ func (st *Stream) receive() ([]byte, error) {
 	}
 	b := st.item
 	st.item = nil
+	st.s.trace(receivedFrame, st.flow.id, wire.Frame{Header: wire.Header{Kind: wire.KindItem, Length: uint32(len(b))}, Body: b})
 	return b, nil
 }
 

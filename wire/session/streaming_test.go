@@ -235,7 +235,7 @@ func TestAValueThatCannotTravelIsRefusedHereAndLeavesTheStreamAsItIs(t *testing.
 		value any
 		want  wire.Code
 	}{
-		"a byte too long": {strings.Repeat("x", wire.MaxBody-2), wire.Malformed}, // such a text has a header of 3 bytes
+		"a byte too long": {strings.Repeat("x", wire.MaxBody-2), wire.OverQuota}, // such a text has a header of 3 bytes
 		"a descriptor":    {struct{ File *os.File }{f}, wire.Unsupported},
 		"a channel":       {make(chan int), wire.Malformed},
 	} {

@@ -12,6 +12,9 @@ import (
 // maxTraced is how much of a frame's body is printed, in bytes.
 const maxTraced = 512
 
+// traceTime is how the time of a frame is printed.
+const traceTime = "15:04:05.000000"
+
 // tracing says whether the frames of sessions are printed: FAIRLEAD_TRACE=1 in the environment.
 var tracing = os.Getenv("FAIRLEAD_TRACE") == "1"
 
@@ -21,13 +24,34 @@ const (
 	receivedFrame = '<'
 )
 
+// flagNames are the names of the flags, from the lowest bit.
+var flagNames = [...]string{"error", "large", "reply"}
+
+// traceBegin says whose frames follow.
+func (s *Session) traceBegin() {
+	if !tracing {
+		return
+	}
+	side, channel := "instance", wire.ChannelStream
+	if s.conf.Opener {
+		side = "client"
+	}
+	if s.conf.Lane {
+		channel = wire.ChannelLane
+	}
+	fmt.Fprintf(os.Stderr, "%s %s = %s, %s, the other side is process %d, messages on the %s\n", time.Now().Format(traceTime), s.traceID(),
+		wire.Printable(s.conf.Endpoint, wire.MaxEndpoint), side, s.conf.Peer.PID, channel)
+}
+
+func (s *Session) traceID() string { return cmp.Or(ShortID(s.conf.ID), "control") }
+
 // trace prints a frame to stderr: the time, the session, whether it was sent or received, on which stream (0: the message channel), what its header
 // says, and the beginning of its body.
 func (s *Session) trace(direction rune, stream uint32, f wire.Frame) {
 	if !tracing {
 		return
 	}
-	line := fmt.Sprintf("%s %s %c", time.Now().Format("15:04:05.000000"), cmp.Or(ShortID(s.conf.ID), "control"), direction)
+	line := fmt.Sprintf("%s %s %c", time.Now().Format(traceTime), s.traceID(), direction)
 	if stream != 0 {
 		line += fmt.Sprintf(" stream %d", stream)
 	}
@@ -35,9 +59,14 @@ func (s *Session) trace(direction rune, stream uint32, f wire.Frame) {
 	for _, part := range []struct {
 		name  string
 		value uint32
-	}{{"id", f.ID}, {"files", uint32(f.Files)}, {"flags", uint32(f.Flags)}, {"length", f.Length}} {
+	}{{"id", f.ID}, {"files", uint32(f.Files)}, {"length", f.Length}} {
 		if part.value != 0 {
 			line += fmt.Sprintf(" %s %d", part.name, part.value)
+		}
+	}
+	for flag, name := range flagNames {
+		if f.Flags&(1<<flag) != 0 {
+			line += " " + name
 		}
 	}
 	if len(f.Body) > 0 {
