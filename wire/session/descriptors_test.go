@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -281,19 +280,4 @@ func TestDescriptorsStillQueuedAtTheEndAreClosed(t *testing.T) {
 	s.Abort(wire.End{Code: wire.Invalid, Origin: wire.Local})
 	wait(t, "the end", c.Done())
 	close(hold)
-}
-
-// withLimit runs f with a limit of n open files in this process.
-func withLimit(t *testing.T, n uint64, f func()) {
-	t.Helper()
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := syscall.Rlimit{Cur: n, Max: limit.Max}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
-	f()
 }

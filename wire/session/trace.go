@@ -51,30 +51,30 @@ func (s *Session) trace(direction rune, stream uint32, f wire.Frame) {
 	if !tracing {
 		return
 	}
-	line := fmt.Sprintf("%s %s %c", time.Now().Format(traceTime), s.traceID(), direction)
+	line := fmt.Appendf(nil, "%s %s %c", time.Now().Format(traceTime), s.traceID(), direction)
 	if stream != 0 {
-		line += fmt.Sprintf(" stream %d", stream)
+		line = fmt.Appendf(line, " stream %d", stream)
 	}
-	line += fmt.Sprintf(" %v", f.Kind)
+	line = fmt.Appendf(line, " %v", f.Kind)
 	for _, part := range []struct {
 		name  string
 		value uint32
 	}{{"id", f.ID}, {"files", uint32(f.Files)}, {"length", f.Length}} {
 		if part.value != 0 {
-			line += fmt.Sprintf(" %s %d", part.name, part.value)
+			line = fmt.Appendf(line, " %s %d", part.name, part.value)
 		}
 	}
 	for flag, name := range flagNames {
 		if f.Flags&(1<<flag) != 0 {
-			line += " " + name
+			line = fmt.Appendf(line, " %s", name)
 		}
 	}
-	if len(f.Body) > 0 {
-		body := wire.Text(f.Body, maxTraced)
-		if f.Kind == wire.KindData {
-			body = fmt.Sprintf("%q", f.Body[:min(len(f.Body), maxTraced)])
-		}
-		line += " " + body
+	switch {
+	case len(f.Body) == 0:
+	case f.Kind == wire.KindData:
+		line = fmt.Appendf(line, " %q", f.Body[:min(len(f.Body), maxTraced)])
+	default:
+		line = fmt.Appendf(line, " %s", wire.Text(f.Body, maxTraced))
 	}
-	os.Stderr.WriteString(line + "\n") // at once, so that lines of sessions do not mix
+	os.Stderr.Write(append(line, '\n')) // at once, so that lines of sessions do not mix
 }
