@@ -184,7 +184,7 @@ func (b *Broker) firstFrame(conn *net.UnixConn) (wire.Frame, error) {
 	conn.SetDeadline(time.Now().Add(firstFrameWait))
 	defer context.AfterFunc(b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	f, files, err := socket.ReadFrame(conn)
-	socket.CloseFiles(files)
+	socket.Discard(files)
 	return f, err
 }
 

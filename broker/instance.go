@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -57,7 +58,19 @@ func (i *instance) routed(conn *net.UnixConn, id string) error {
 		files = append(files, pidfd)
 	}
 	conn.SetDeadline(time.Now().Add(answerWait))
-	return socket.WriteFrame(conn, f, files...)
+	err = socket.WriteFrame(conn, f, files...)
+	if _, unsent := errors.AsType[*socket.UnsentError](err); unsent { // the pidfd is a convenience
+		err = socket.WriteFrame(conn, f)
+	}
+	return err
+}
+
+// String names the instance for people. One that no broker has started has no number.
+func (i *instance) String() string {
+	if i.number == 0 {
+		return fmt.Sprintf("%s (pid %d)", i.service, i.process.PID)
+	}
+	return fmt.Sprintf("%s (instance %d, pid %d)", i.service, i.number, i.process.PID)
 }
 
 // take hands a client's connection to the instance; the broker's copies are closed when it has left. It waits until ctx ends for an instance that is
@@ -75,7 +88,7 @@ func (i *instance) take(ctx context.Context, h wire.HandOver, conn *net.UnixConn
 	h.Socket = f
 	if err := i.control.Send(ctx, wire.MethodHandOver, h); err != nil {
 		if wire.CodeOf(err) == wire.DeadlineExceeded {
-			return wire.Errorf(wire.Unavailable, "instance %d of %s (pid %d) takes no sessions: it is stopped or overloaded", i.number, i.service, i.process.PID)
+			return wire.Errorf(wire.Unavailable, "%v takes no sessions: it is stopped or overloaded", i)
 		}
 		return err
 	}
@@ -203,7 +216,7 @@ func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 
 // taken says who has a name.
 func taken(what string, owner *instance) error {
-	e := wire.Errorf(wire.Conflict, "%s is taken: %s, instance %d, pid %d, uid %d", what, owner.service, owner.number, owner.process.PID, owner.process.UID)
+	e := wire.Errorf(wire.Conflict, "%s is taken by %v, uid %d", what, owner, owner.process.UID)
 	e.Holder = &wire.Holder{PID: owner.process.PID, UID: owner.process.UID, Service: owner.service}
 	return e
 }
@@ -282,7 +295,7 @@ func (b *Broker) await(i *instance, gone <-chan struct{}, st *start) {
 	if live, _ := b.table.count(i); live == 0 {
 		return
 	}
-	status := "its exit status is unknown"
+	text := i.String() + " is gone"
 	select {
 	case <-gone:
 	case <-i.succeeded:
@@ -293,9 +306,9 @@ func (b *Broker) await(i *instance, gone <-chan struct{}, st *start) {
 	}
 	if st != nil {
 		<-st.exited // it is reaped at once
-		status = st.status
+		text += ": " + st.status
 	}
-	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: fmt.Sprintf("%s (instance %d, pid %d) is gone: %s", i.service, i.number, i.process.PID, status)})
+	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: text})
 }
 
 // watchProcess returns a channel that is closed when a process is gone, until stop is called. One that cannot be watched is taken to be gone.

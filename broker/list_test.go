@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +80,33 @@ func TestSessionsOutliveTheBrokerAndAreListedByTheNext(t *testing.T) {
 		}
 		return !slices.ContainsFunc(all, func(s *client.Session) bool { return !open[s.ID()] })
 	})
+}
+
+func TestTheEndOfASessionWhoseInstanceIsKilledNamesItAndSaysWhatIsKnown(t *testing.T) {
+	started, err := echoService("serve")
+	must(t, err)
+	b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{started}})
+	const byHand = "com.example.by-hand"
+	play(t, "serve", byHand, b.Socket).line(t)
+	for endpoint, text := range map[string]string{
+		byHand:       "com.example.by-hand (pid %d) is gone",
+		echoEndpoint: echoEndpoint + " (instance 1, pid %d) is gone: signal: killed",
+	} {
+		s := b.Dial(endpoint, client.Options{})
+		must(t, syscall.Kill(s.Peer().PID, syscall.SIGKILL))
+		<-s.Done()
+		want := wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: fmt.Sprintf(text, s.Peer().PID)}
+		var end *wire.End
+		until(t, "the session is listed as closed", func() bool {
+			for _, listed := range sessions(t, b, broker.SessionsRequest{State: broker.SessionClosed, Endpoint: endpoint}) {
+				end = listed.End
+			}
+			return end != nil
+		})
+		if *end != want {
+			t.Errorf("%v, want %v", *end, want)
+		}
+	}
 }
 
 const crowd = 1500

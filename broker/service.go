@@ -268,7 +268,7 @@ func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
 	stop := context.AfterFunc(s.b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) }) // a child of its own may keep the connection open
 	f, files, err := socket.ReadFrame(conn)
 	stop()
-	socket.CloseFiles(files)
+	socket.Discard(files)
 	if err == nil && f.Kind != wire.KindRegister {
 		err = wire.Errorf(wire.Malformed, "the first frame is a %v: want register", f.Kind)
 	}

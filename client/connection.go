@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -39,6 +38,7 @@ type Connection struct {
 	session   *Session              // nil unless it is open
 	leaving   map[*Session]struct{} // sessions that take no more requests and have not ended
 	sent      *Session              // that the last message was sent on, unless it was flushed
+	sends     int64                 // messages
 	unflushed error                 // why it cannot be told whether messages before that were handled
 	opening   *opening              // nil if there is no attempt to open
 	end       wire.End              // set when the connection is invalid
@@ -86,23 +86,24 @@ func (c *Connection) sentOn(s *Session) {
 		c.unflushed = wire.Errorf(wire.Interrupted, "messages were sent on a session that was lost or is being ended, and not flushed")
 	}
 	c.sent = s
+	c.sends++
 }
 
 // Flush returns when the service has taken up all that was sent on the connection before. It fails with wire.Interrupted, once, if a session was lost since
 // the last Flush on which messages had been sent: nothing tells which of them were handled. Other failures are as those of Session.Flush.
 func (c *Connection) Flush(ctx context.Context) error {
 	c.mu.Lock()
-	s, err := c.sent, c.unflushed
-	c.sent, c.unflushed = nil, nil
+	s, sends, err := c.sent, c.sends, c.unflushed
+	c.unflushed = nil
 	c.mu.Unlock()
 	if err != nil || s == nil {
 		return err
 	}
 	err = s.Flush(ctx)
-	if err != nil && s.Context().Err() == nil { // it can be tried again
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.sent = cmp.Or(c.sent, s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sent == s && (err != nil && s.Context().Err() != nil || err == nil && c.sends == sends) { // else there is something left to flush
+		c.sent = nil
 	}
 	return err
 }

@@ -38,13 +38,14 @@ const (
 )
 
 // Dial opens a session with an endpoint. It repeats its question until it is accepted or refused, or ctx ends: nothing has been executed until then.
-// It waits for a broker that is not there yet, unless o.NoWait is set. Failures are a *NoBrokerError, or a *wire.Error with the
-// code of the refusal, DeadlineExceeded or Canceled.
+// It waits for a broker that is not there yet, unless o.NoWait is set. Failures are a *wire.Error with the code of the refusal, DeadlineExceeded or
+// Canceled, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code DeadlineExceeded or
+// Canceled, errors.Is takes it for the context's error, and errors.As finds the *NoBrokerError.
 func Dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	s, err := dial(ctx, endpoint, o)
 	if err != nil {
 		err = fmt.Errorf("open %s: %w", wire.Printable(endpoint, wire.MaxEndpoint), err)
-		if _, none := errors.AsType[*NoBrokerError](err); none && ctx.Err() == nil {
+		if _, none := errors.AsType[*NoBrokerError](err); none {
 			return nil, err
 		}
 		return nil, wire.AsError(err)
@@ -75,9 +76,13 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	}
 }
 
-// late is the error of a caller whose time is over while err was still in the way.
+// late is the error of a caller whose time is over while err was still in the way. A *NoBrokerError stays in its chain; its code is that of over.
 func late(over, err error) error {
 	e := wire.AsError(over)
+	if none, ok := errors.AsType[*NoBrokerError](err); ok {
+		e.Text = "its time is over"
+		return fmt.Errorf("%w, and still: %w", e, none)
+	}
 	e.Text = "its time is over, and still: " + err.Error()
 	return e
 }
@@ -91,7 +96,7 @@ func retryable(err error) bool {
 
 // attempt asks once.
 func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Session, error) {
-	conn, err := connect(ctx, path)
+	conn, err := connect(path)
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +116,14 @@ func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Sess
 	})
 }
 
-// connect connects to the broker's socket.
-func connect(ctx context.Context, path string) (*net.UnixConn, error) {
-	conn, _, err := socket.Connect(ctx, path)
+// connect connects to the broker's socket. That of a Unix socket never waits, so it has no time of its own that could hide what is wrong.
+func connect(path string) (*net.UnixConn, error) {
+	conn, _, err := socket.Connect(context.Background(), path)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, wire.Errorf(wire.NotPermitted, "connect to the broker at %s: %v", path, err)
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return nil, cmp.Or[error](ctx.Err(), &NoBrokerError{Path: path, Err: op.Err})
+		return nil, &NoBrokerError{Path: path, Err: op.Err}
 	}
 	return conn, err
 }
@@ -137,7 +142,7 @@ func ask(ctx context.Context, conn *net.UnixConn, open wire.Open) (routed wire.R
 	}
 	for {
 		f, files, err := socket.ReadFrame(conn)
-		socket.CloseFiles(files)
+		socket.Discard(files)
 		if err != nil {
 			return routed, accepted, err
 		}

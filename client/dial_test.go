@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,5 +96,36 @@ func TestThatThereIsNoBrokerHasACodeAndAReason(t *testing.T) {
 	}
 	if code := wire.CodeOf(err); code != wire.Unavailable {
 		t.Errorf("code %s, want %s", code, wire.Unavailable)
+	}
+}
+
+func TestADeadlineThatPassesWhileThereIsNoBrokerIsBoth(t *testing.T) {
+	at := brokertest.Socket(t)
+	for n := range 20 { // it passes before an attempt, in one and behind it
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*time.Millisecond)
+		_, err := client.Dial(ctx, endpoint, client.Options{Socket: at})
+		cancel()
+		if none, ok := errors.AsType[*client.NoBrokerError](err); !ok || none.Path != at {
+			t.Errorf("%v, want a NoBrokerError for %s", err, at)
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || wire.CodeOf(err) != wire.DeadlineExceeded {
+			t.Errorf("%v has the code %s, want %s", err, wire.CodeOf(err), wire.DeadlineExceeded)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	_, err := client.Dial(ctx, endpoint, client.Options{Socket: at})
+	if _, ok := errors.AsType[*client.NoBrokerError](err); !ok || !errors.Is(err, context.Canceled) || wire.CodeOf(err) != wire.Canceled {
+		t.Errorf("%v has the code %s, want %s, and a NoBrokerError", err, wire.CodeOf(err), wire.Canceled)
+	}
+
+	mute, err := net.Listen("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	_, err = client.Dial(within(t, 50*time.Millisecond), endpoint, client.Options{Socket: at})
+	if _, ok := errors.AsType[*client.NoBrokerError](err); ok || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("where a broker does not answer: %v, want %s and no NoBrokerError", err, wire.DeadlineExceeded)
 	}
 }

@@ -21,6 +21,22 @@ const (
 	KindStreaming Kind = "streaming call"
 )
 
+// kindOf returns what the client wanted of a method by a message.
+func kindOf(m *session.Message) Kind {
+	if m.OneWay {
+		return KindOneWay
+	}
+	return KindCall
+}
+
+// phrase is the kind within a sentence.
+func (k Kind) phrase() string {
+	if k == KindOneWay {
+		return "a one-way message"
+	}
+	return "a " + string(k)
+}
+
 // A Call is what Server.Called is told of one call, one-way message, raw stream or streaming call. A session itself refuses some that a Call is never made
 // of: those that come when it is being ended, or whose time was over or which were canceled before they began, and streams over its limit.
 type Call struct {
@@ -45,12 +61,8 @@ type teller struct {
 }
 
 func (t teller) Serve(ctx context.Context, m *session.Message) (reply any, err error) {
-	kind := KindCall
-	if m.OneWay {
-		kind = KindOneWay
-	}
 	err = panicked // unless it returns
-	defer t.tell(ctx, kind, m.Method, time.Now(), &err)
+	defer t.tell(ctx, kindOf(m), m.Method, time.Now(), &err)
 	return t.mux.Serve(ctx, m)
 }
 

@@ -2,6 +2,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -18,7 +19,11 @@ type Mux struct {
 	streams map[string]stream
 }
 
-type method func(ctx context.Context, m *session.Message) (any, error)
+// A method serves calls, or one-way messages.
+type method struct {
+	kind  Kind
+	serve func(context.Context, *session.Message) (any, error)
+}
 
 // A stream is a method that serves raw streams, or streaming calls.
 type stream struct {
@@ -39,31 +44,25 @@ func NewMux() *Mux {
 // wire.Internal. A request that does not decode is answered with wire.Malformed and never reaches the handler. If Request has a method
 // Validate() error on its pointer, it has been called.
 func Handle[Request, Reply any](mux *Mux, name string, handler func(context.Context, Request) (Reply, error)) {
-	mux.add(name, func(ctx context.Context, m *session.Message) (any, error) {
-		if m.OneWay {
-			return nil, wire.Errorf(wire.UnknownMethod, "%q is a call, and came as a one-way message", name)
-		}
+	mux.add(name, method{KindCall, func(ctx context.Context, m *session.Message) (any, error) {
 		var request Request
 		if err := m.Decode(&request); err != nil {
 			return nil, err
 		}
 		return handler(ctx, request)
-	})
+	}})
 }
 
 // HandleOneWay adds a method that takes one-way messages. The next message of that session is taken up only when the handler has returned.
 // Its error is logged at debug level and goes nowhere else.
 func HandleOneWay[Message any](mux *Mux, name string, handler func(context.Context, Message) error) {
-	mux.add(name, func(ctx context.Context, m *session.Message) (any, error) {
-		if !m.OneWay {
-			return nil, wire.Errorf(wire.UnknownMethod, "%q is a one-way message, and came as a call", name)
-		}
+	mux.add(name, method{KindOneWay, func(ctx context.Context, m *session.Message) (any, error) {
 		var message Message
 		if err := m.Decode(&message); err != nil {
 			return nil, err
 		}
 		return nil, handler(ctx, message)
-	})
+	}})
 }
 
 // HandleStream adds a method that serves a raw stream, which is closed when the handler returns. An error is what the client then reads.
@@ -109,22 +108,35 @@ func (mux *Mux) add(name string, m method) {
 
 // Serve serves one message; it is for the session to call.
 func (mux *Mux) Serve(ctx context.Context, m *session.Message) (any, error) {
+	kind := kindOf(m)
 	mux.mu.RLock()
-	serve, ok := mux.methods[m.Method]
+	found := mux.methods[m.Method]
 	mux.mu.RUnlock()
-	if !ok {
-		return nil, wire.Errorf(wire.UnknownMethod, "no method %q", wire.Printable(m.Method, wire.MaxMethod))
+	if found.kind != kind {
+		return nil, mux.unknown(m.Method, kind)
 	}
-	return serve(ctx, m)
+	return found.serve(ctx, m)
 }
 
 // ServeStream serves one stream; it is for the session to call.
 func (mux *Mux) ServeStream(ctx context.Context, s *session.Stream) error {
 	method, ok := mux.stream(s.Method())
 	if !ok {
-		return wire.Errorf(wire.UnknownMethod, "no stream method %q", wire.Printable(s.Method(), wire.MaxMethod))
+		return mux.unknown(s.Method(), KindStream)
 	}
 	return method.serve(ctx, s)
+}
+
+// unknown is the answer to what came as a kind of which there is no method with this name: there is none at all, or one of another kind.
+func (mux *Mux) unknown(name string, came Kind) error {
+	mux.mu.RLock()
+	is := cmp.Or(mux.methods[name].kind, mux.streams[name].kind)
+	mux.mu.RUnlock()
+	name = wire.Printable(name, wire.MaxMethod)
+	if is == "" {
+		return wire.Errorf(wire.UnknownMethod, "no method %q", name)
+	}
+	return wire.Errorf(wire.UnknownMethod, "%q is %s, and came as %s", name, is.phrase(), came.phrase())
 }
 
 func (mux *Mux) stream(name string) (stream, bool) {

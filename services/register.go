@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -32,7 +33,7 @@ const (
 // register registers with the broker, and begins the control session. It tries until ctx ends or the first registration is refused for good.
 func (r *registrar) register(ctx context.Context) (*session.Session, error) {
 	r.host.news.again(nil)
-	warned := false
+	waiting, warned := false, false // each is logged once
 	for pause := registerFirst; ; pause = min(2*pause, registerMost) {
 		control, err := r.attempt(ctx)
 		if err == nil {
@@ -45,6 +46,10 @@ func (r *registrar) register(ctx context.Context) (*session.Session, error) {
 		}
 		if refusedForGood(err) && !r.registered {
 			return nil, fmt.Errorf("register %s: %w", r.conf.Service, err)
+		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && ctx.Err() == nil && !waiting {
+			waiting = true
+			r.log.Info("no broker: waiting", "service", r.conf.Service, "socket", op.Addr.String(), "err", op.Err)
 		}
 		if code := wire.CodeOf(err); code != wire.Internal && !warned {
 			warned = true
@@ -169,7 +174,7 @@ func (r *registrar) ask(conn *net.UnixConn) (accepted wire.Accepted, untold []wi
 // answer reads the broker's answer to a registration.
 func answer(conn *net.UnixConn) (accepted wire.Accepted, err error) {
 	f, files, err := socket.ReadFrame(conn)
-	socket.CloseFiles(files)
+	socket.Discard(files)
 	if err != nil {
 		return accepted, err
 	}
@@ -189,7 +194,7 @@ func answer(conn *net.UnixConn) (accepted wire.Accepted, err error) {
 // controlMux serves the broker's questions.
 func (r *registrar) controlMux() *Mux {
 	mux := NewMux()
-	mux.add(wire.MethodHandOver, r.handOver)
+	mux.add(wire.MethodHandOver, method{KindOneWay, r.handOver})
 	Handle(mux, wire.MethodInspect, func(_ context.Context, ref wire.SessionRef) (wire.Inspection, error) {
 		return r.host.Inspect(ref.Session)
 	})
@@ -210,6 +215,9 @@ func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error)
 	err := m.Decode(&o)
 	if err == nil {
 		conn, err = socket.FromFile(o.Socket)
+		if err != nil {
+			turnAway(o.Socket, err)
+		}
 		o.Socket.Close()
 	}
 	if err == nil {
@@ -224,4 +232,12 @@ func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error)
 	r.host.lost(wire.HandOver{Session: facts.ID, Endpoint: facts.Endpoint, Title: facts.Title, Client: facts.Client},
 		wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: err.Error()})
 	return nil, err
+}
+
+// turnAway tells a client why it gets no session where there is no descriptor left to make a connection of its socket.
+func turnAway(client *os.File, err error) {
+	f, encodeErr := wire.NewFrame(wire.KindRefused, 0, wire.Error{Code: wire.OverQuota, Text: err.Error(), Origin: wire.Peer})
+	if encodeErr == nil {
+		client.Write(f.Append(nil)) // a few bytes, the first on this socket but for the broker's answer
+	}
 }

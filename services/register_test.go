@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -105,6 +107,70 @@ func TestTwoServersOfAProcessOutliveABrokerWithTheirSessions(t *testing.T) {
 			echo(t, b.Dial(s.Endpoint(), client.Options{}))
 		}
 	}
+}
+
+// A log keeps what is logged.
+type log struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *log) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+func (l *log) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lines)
+}
+
+func TestAServiceSaysOnceForEachLossThatThereIsNoBroker(t *testing.T) {
+	at, logged, registered := brokertest.Socket(t), &log{}, make(chan string, 10)
+	server := echoServer(endpoint)
+	server.Socket, server.Ready = at, func() { registered <- endpoint }
+	server.Logger = slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx) }()
+	defer func() { cancel(); <-served }()
+
+	waits := fmt.Sprintf(`level=INFO msg="no broker: waiting" service=%s socket=%s err="connect: no such file or directory"`, endpoint, at)
+	lost := fmt.Sprintf(`level=INFO msg="broker lost: sessions go on" service=%s`, endpoint)
+	want := []string{waits}
+	says := func() {
+		t.Helper()
+		until(t, "it says that there is no broker", func() bool { return len(logged.all()) >= len(want) })
+		time.Sleep(200 * time.Millisecond) // for some attempts more, of which nothing is to be said
+		if got := logged.all(); !slices.Equal(got, want) {
+			t.Fatalf("it says %q, want %q", got, want)
+		}
+	}
+	says()
+	b := brokertest.StartWith(t, broker.Config{Socket: at})
+	wait(t, "the registration", registered)
+	s := b.Dial(endpoint, client.Options{})
+	for range 2 {
+		b.Stop()
+		want = append(want, lost, waits)
+		says()
+		echo(t, s)
+		b.Restart()
+		wait(t, "the next registration", registered)
+	}
+	cancel()
+	if err := wait(t, "the end", served); err != nil || len(logged.all()) != len(want) {
+		t.Errorf("%v, and it says %q when it is stopped, want %q", err, logged.all(), want)
+	}
+	served <- nil // for the end of the test
 }
 
 // stop stops a child, and returns when it is stopped.

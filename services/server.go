@@ -38,7 +38,7 @@ type Server struct {
 	Drain time.Duration
 	// Limits are what each session accepts of its client; zero: wire.DefaultLimits.
 	Limits wire.Limits
-	// Logger is told of faults; nil: nobody is.
+	// Logger is told of faults, and once each time that there is no broker to register with, or that it is lost; nil: nobody is.
 	Logger *slog.Logger
 	// Ready is called, if it is set, each time a broker has accepted the registration.
 	Ready func()
@@ -70,6 +70,9 @@ func (s Server) Serve(ctx context.Context) error {
 		case <-control.Done():
 			control.Wait() // hand-overs that were still queued are taken first
 			r.reporting.Wait()
+			if ctx.Err() == nil {
+				r.log.Info("broker lost: sessions go on", "service", s.Service)
+			}
 		case <-ctx.Done():
 		}
 	}

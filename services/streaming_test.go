@@ -149,9 +149,16 @@ func TestMethodsOfStreamsAreAddedOnce(t *testing.T) {
 
 func TestAServerThatIsStoppedBeginsNoStreamingCallAndEndsThoseThereAre(t *testing.T) {
 	b := brokertest.Start(t)
-	server := b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: texts()}})
+	mux, begun := texts(), make(chan bool, 1)
+	services.HandleStreaming(mux, "hold", func(ctx context.Context, _ any, _ *services.Streaming[any, any]) error {
+		begun <- true
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	server := b.Serve(services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}})
 	s := b.Dial(endpoint, client.Options{})
-	values := openStreaming[any, any](t, s, "wait", nil)
+	values := openStreaming[any, any](t, s, "hold", nil)
+	wait(t, "the call has begun", begun)
 	began := time.Now()
 	if err := server.Stop(); err != nil {
 		t.Error(err)

@@ -74,10 +74,13 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Text: fmt.Sprintf(format, args...), Origin: Local}
 }
 
-// Error returns the text and the code.
+// Error returns the text and the code. A text that ends with the code, as that of a bare Code that was wrapped, says it already.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return string(e.Code)
+	}
+	if strings.HasSuffix(": "+e.Text, ": "+string(e.Code)) {
+		return e.Text
 	}
 	return e.Text + " (" + string(e.Code) + ")"
 }

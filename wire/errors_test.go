@@ -73,8 +73,16 @@ func TestAnErrorSaysItsCodeOnce(t *testing.T) {
 	if got, want := err.Error(), `more: more: more: hostname "web" is taken (conflict)`; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := (&wire.Error{Code: wire.Conflict}).Error(); got != "conflict" {
-		t.Errorf("%q, want the code", got)
+	for want, err := range map[string]error{
+		"conflict":                      &wire.Error{Code: wire.Conflict},
+		"not_found":                     wire.AsError(wire.NotFound),
+		"look up web: not_found":        wire.AsError(fmt.Errorf("look up web: %w", wire.NotFound)),
+		"again: look up web: not_found": wire.AsError(fmt.Errorf("again: %w", wire.AsError(fmt.Errorf("look up web: %w", wire.NotFound)))),
+		"it is not_found (not_found)":   wire.Errorf(wire.NotFound, "it is not_found"),
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

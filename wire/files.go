@@ -26,7 +26,7 @@ type source struct {
 }
 
 // MarshalFiles is Marshal for a value that may have descriptors: fields of type *os.File, nil for none. It returns them in the order of their
-// indices. It fails with OverQuota for more than MaxFiles.
+// indices, and those that it has met also when it fails: with OverQuota for more than MaxFiles.
 func MarshalFiles(v any) ([]byte, []*os.File, error) {
 	var t target
 	e := msgpack.GetEncoder()
@@ -36,10 +36,10 @@ func MarshalFiles(v any) ([]byte, []*os.File, error) {
 	e.UseCompactInts(true)
 	err := e.Encode(v)
 	if coded, ok := errors.AsType[*Error](err); ok {
-		return nil, nil, coded
+		return nil, t.files, coded
 	}
 	if err != nil {
-		return nil, nil, Errorf(Malformed, "encode %T: %v", v, err)
+		return nil, t.files, Errorf(Malformed, "encode %T: %v", v, err)
 	}
 	return t.Bytes(), t.files, nil
 }
@@ -64,12 +64,46 @@ func UnmarshalFiles(b []byte, files []*os.File, v any) (left []*os.File, err err
 			return files, err
 		}
 	}
-	for i, f := range files {
-		if !s.taken[i] {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	held := map[*os.File]bool{}
+	hold(reflect.ValueOf(v), held, MaxDepth+8)
+	for _, f := range files {
+		if !held[f] {
 			left = append(left, f)
 		}
 	}
 	return left, nil
+}
+
+// hold notes the descriptors that a decoded value has. Those that a key named which came again later it has not.
+func hold(v reflect.Value, held map[*os.File]bool, depth int) {
+	if depth == 0 {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if v.Type() == reflect.TypeFor[*os.File]() {
+			held[(*os.File)(v.UnsafePointer())] = true
+		} else if !v.IsNil() {
+			hold(v.Elem(), held, depth-1)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			hold(v.Field(i), held, depth-1)
+		}
+	case reflect.Slice, reflect.Array:
+		if k := v.Type().Elem().Kind(); k > reflect.Complex128 && k != reflect.String { // those have none
+			for i := range v.Len() {
+				hold(v.Index(i), held, depth-1)
+			}
+		}
+	case reflect.Map:
+		for it := v.MapRange(); it.Next(); {
+			hold(it.Value(), held, depth-1)
+		}
+	}
 }
 
 func encodeFile(e *msgpack.Encoder, v reflect.Value) error {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -196,12 +197,12 @@ func Kill(s *session.Session) {
 }
 
 // Pair returns both ends of a session without any broker: client's end, which serves clientMux, and the service's, which serves serviceMux. Either may be
-// nil.
+// nil. It has a lane, as sessions that a broker opens have, unless FAIRLEAD_LANE=0.
 func Pair(t testing.TB, endpoint string, serviceMux, clientMux *services.Mux) (clientEnd, serviceEnd *session.Session) {
 	t.Helper()
 	a, b := sockets(t)
 	self := wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	conf := session.Config{ID: session.NewID(), Endpoint: endpoint, Peer: self}
+	conf := session.Config{ID: session.NewID(), Endpoint: endpoint, Peer: self, Lane: slices.Contains(session.Offer(), wire.FeatureLane)}
 	clientConf, serviceConf := conf, conf
 	clientConf.Opener = true
 	if clientMux != nil {

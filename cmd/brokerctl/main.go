@@ -41,7 +41,7 @@ usage:
   brokerctl session inspect ID     one session, and what its instance sees of it; a unique prefix of the id is enough
   brokerctl session close ID       end a session   [--reason TEXT]
   brokerctl lease list             the leases of the network service   [--network NAME]
-  brokerctl network list           the networks and how full they are
+  brokerctl network list           the networks and how full they are; as lease list, it has the network service started
   brokerctl version                the version of this program
 
 flags:

@@ -50,9 +50,9 @@ func (s *Session) Call(ctx context.Context, method string, request, reply any) e
 		r, sent, err = s.roundTrip(ctx, wire.Request{Method: method, Value: value}, files)
 	}
 	if err == nil && reply != nil {
-		r.files, err = wire.UnmarshalFiles(r.body, r.files, reply)
+		r.files, err = wire.UnmarshalFiles(orNil(r.body), r.files, reply)
 	}
-	socket.CloseFiles(r.files)
+	socket.Discard(r.files)
 	if err == nil {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *ou
 	y, err := s.beginLarge(ctx, wire.Header{ID: id}, len(value))
 	if err == nil {
 		begun = true
-		err = s.sendLarge(ctx, y, value)
+		err = s.sendLarge(ctx, y, value, 0)
 	}
 	if err != nil && ctx.Err() == nil {
 		s.log.Debug("large request was not taken", "err", err)
@@ -228,7 +228,9 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 		}
 	}
 	s.pending[s.nextID] = p
-	s.stats.callsMade.Add(1)
+	if !p.flush {
+		s.stats.callsMade.Add(1)
+	}
 	return s.nextID, nil
 }
 
@@ -250,7 +252,7 @@ func (s *Session) forget(id uint32, p *pending) {
 
 // drain lets go of a reply that nobody takes.
 func (s *Session) drain(id uint32, r result) {
-	socket.CloseFiles(r.files)
+	socket.Discard(r.files)
 	if r.large {
 		s.arriving.Done()
 		s.discardLarge(bodyKey{reply: true, id: id})
@@ -301,6 +303,11 @@ func (s *Session) replied(a arrived) error {
 		e.Origin = wire.Peer
 		r = result{err: e}
 	}
+	if r.err == nil && len(a.Body) > 0 {
+		if err := wire.Walk(a.Body); err != nil {
+			return err
+		}
+	}
 	if r.large && s.streamless {
 		return wire.Errorf(wire.Unsupported, "a large reply, and this session has no streams")
 	}
@@ -320,7 +327,7 @@ func (s *Session) replied(a arrived) error {
 	case !known && !ended:
 		return wire.Errorf(wire.Malformed, "reply to request %d, which is not in flight", a.ID)
 	case !known:
-		socket.CloseFiles(a.files)
+		socket.Discard(a.files)
 		return nil
 	case late:
 		s.stats.late.Add(1)

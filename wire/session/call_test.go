@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -163,74 +162,6 @@ func TestTheDeadlineTravelsWithoutTheTimeSpentWaitingForCredit(t *testing.T) {
 	if d := <-deadline; d > 9700*time.Millisecond {
 		t.Errorf("%v were left at the other end of 10 s, of which half a second was spent here", d)
 	}
-}
-
-func over(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && !time.Now().Before(deadline)
-}
-
-// Calls from both sides, half of which are given up at some point and some of which meet a handler that panics.
-func TestEveryCallCompletesOnce(t *testing.T) {
-	const calls, at = 2500, 50
-	h := handler{methods: methods{"panic": panics}}
-	h.methods["work"] = func(ctx context.Context, m *session.Message) (any, error) {
-		var text string
-		if err := m.Decode(&text); err != nil {
-			return nil, err
-		}
-		if len(text)%7 == 0 {
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(time.Millisecond):
-			}
-		}
-		return text, nil
-	}
-	gates := []*gate{newGate(wire.DefaultLimits.Calls), newGate(wire.DefaultLimits.Calls)}
-	h.methods["first"], h.methods["second"] = gates[0].serve, gates[1].serve
-	c, s := both(t, h)
-	var all sync.WaitGroup
-	var completed, served, panicked, given atomic.Int64
-	for side, from := range []*session.Session{c, s} {
-		for worker := range at {
-			r := rand.New(rand.NewPCG(uint64(side), uint64(worker)))
-			all.Go(func() {
-				for range calls / at {
-					ctx, cancel := context.WithCancel(context.Background())
-					if r.IntN(2) == 0 {
-						ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(2000))*time.Microsecond)
-					}
-					name, text, reply := "work", strings.Repeat("x", r.IntN(3000)), ""
-					if r.IntN(100) == 0 {
-						name = "panic"
-					}
-					err := from.Call(ctx, name, text, &reply)
-					completed.Add(1)
-					switch {
-					case err == nil && name == "work" && reply == text:
-						served.Add(1)
-					case errors.Is(err, wire.Internal) && name == "panic":
-						panicked.Add(1)
-					case over(ctx) && errors.Is(err, context.DeadlineExceeded):
-						given.Add(1)
-					default:
-						t.Errorf("%s of %d bytes: %d bytes, %v", name, len(text), len(reply), err)
-					}
-					cancel()
-				}
-			})
-		}
-	}
-	all.Wait()
-	t.Logf("%d served, %d panicked, %d given up", served.Load(), panicked.Load(), given.Load())
-	if n := completed.Load(); n != 2*calls || served.Load() == 0 || panicked.Load() == 0 || given.Load() == 0 {
-		t.Errorf("%d of %d calls completed", n, 2*calls)
-	}
-	idle(t, c, s)
-	gates[0].pass(t, c, "first") // all credit is back on both sides
-	gates[1].pass(t, s, "second")
 }
 
 func TestACallBeyondTheCreditWaitsOnItsOwnSide(t *testing.T) {

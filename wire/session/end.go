@@ -80,10 +80,16 @@ func (s *Session) Wait() {
 	s.handlers.Wait()
 }
 
+// drainFlush is how long a session that is being drained waits for what the peer has sent before it was told.
+const drainFlush = time.Second
+
 // Drain tells the peer that this side is terminating, takes no new requests, waits until those that were taken are answered or ctx ends, and then
 // ends the session with the given text.
 func (s *Session) Drain(ctx context.Context, text string) error {
 	s.Terminate()
+	flushing, cancel := context.WithTimeout(ctx, drainFlush)
+	s.flush(flushing) // what has left the peer before it was told so is answered, too
+	cancel()
 	s.mu.Lock()
 	idle := make(chan struct{})
 	if s.busyLocked() {
@@ -145,7 +151,10 @@ func (s *Session) lost(err error) {
 	if s.mux.over() {
 		err = s.muxCause(err)
 	}
-	if breach := s.broken(err); breach != nil {
+	if breach := s.broken(err); breach != nil && s.conf.Lane {
+		s.breach(breach)
+		return
+	} else if breach != nil {
 		s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", breach.Code, "err", breach.Text)
 		s.finish(wire.End{Code: breach.Code, Origin: wire.Local, Text: breach.Text})
 		s.release()
@@ -251,7 +260,7 @@ func (s *Session) gone() {
 func (s *Session) drop(last func(error) bool) {
 	for {
 		a, err := s.link.read()
-		socket.CloseFiles(a.files)
+		socket.Discard(a.files)
 		if last(err) {
 			return
 		}

@@ -203,14 +203,9 @@ func TestDrainingAnswersWhatWasTakenAndNothingNew(t *testing.T) {
 	if err := c.Call(within(t, 5*time.Second), "hold", nil, nil); !errors.Is(err, wire.Terminating) {
 		t.Errorf("a new call: %v, want %v", err, wire.Terminating)
 	}
-	st, err := c.OpenStream(within(t, 5*time.Second), "echo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := st.Read(make([]byte, 1)); !errors.Is(err, wire.Terminating) {
+	if _, err := c.OpenStream(within(t, 5*time.Second), "echo"); !errors.Is(err, wire.Terminating) {
 		t.Errorf("a new stream: %v, want %v", err, wire.Terminating)
 	}
-	st.Close()
 	close(release)
 	if err := <-replied; err != nil {
 		t.Errorf("the call in flight: %v", err)
@@ -249,4 +244,24 @@ func TestASessionWhosePeerNeverBeginsEndsInTime(t *testing.T) {
 	}
 	s.Wait()
 	a.Close()
+}
+
+func TestAStreamThatBeginsAfterTheEndHoldsUpNoClose(t *testing.T) {
+	leavesNothing(t)
+	peer, conn := sockets(t)
+	s, err := session.New(conn, session.Config{Endpoint: endpoint, Handler: usual, Lane: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error)
+	began := time.Now()
+	go func() { closed <- s.Close() }()
+	wait(t, "the end", s.Done())
+	peer.Write(frame(1, 1, 1, 0)) // the peer has not read of it
+	peer.CloseWrite()
+	if err := <-closed; err != nil || time.Since(began) > 4*time.Second {
+		t.Errorf("%v after %v: it waited for who accepts the stream", err, time.Since(began))
+	}
+	peer.Close()
+	s.Wait()
 }

@@ -1,6 +1,16 @@
 package session
 
-import "time"
+import (
+	"reflect"
+	"time"
+)
+
+// Unacknowledged returns for how many streams yamux expects the peer's acknowledgement. Nothing may go on in the session.
+func (s *Session) Unacknowledged() int {
+	y := s.mux.session()
+	y.NumStreams() // its lock orders what was done before
+	return reflect.ValueOf(y).Elem().FieldByName("inflight").Len()
+}
 
 // Leftovers returns how many large bodies are waited for and how many yamux streams are open, but for the message channel.
 func (s *Session) Leftovers() (bodies, streams int) {

@@ -34,6 +34,8 @@ type flow struct {
 	released  bool
 	dropped   bool
 	unclaimed bool   // by who accepts the peer's streams
+	opened    bool   // by this side, and not yet acknowledged
+	closing   bool   // as soon as it is
 	told      func() // called once, when the flow is gone
 }
 
@@ -128,14 +130,19 @@ func (a *flows) find(id uint32) *flow {
 func (a *flows) letGo(f *flow) {
 	a.mu.Lock()
 	var told func()
+	closing := false
 	if f != nil && !f.gone {
 		f.gone = true
 		told, f.told = f.told, nil
+		closing, f.closing = f.closing, false
 		a.dropLocked(f)
 	}
 	a.mu.Unlock()
 	if told != nil {
 		told()
+	}
+	if closing {
+		f.Stream.Close()
 	}
 }
 
@@ -147,7 +154,7 @@ func (a *flows) sent(h yamuxFrame) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if h.has(yamuxSYN) {
-		a.byID[h.id()] = &flow{all: a, id: h.id()}
+		a.byID[h.id()] = &flow{all: a, id: h.id(), opened: true}
 	}
 	if f := a.byID[h.id()]; f != nil && h.has(yamuxRST) { // yamux has too many that wait to be accepted: nobody ever claims it
 		f.gone, f.released = true, true
@@ -222,15 +229,34 @@ func (f *flow) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close releases the stream. What the peer still sends counts as unread until it lets go too.
+// Close releases the stream. What the peer still sends counts as unread until it lets go too. One that this side has opened is closed when the peer has
+// acknowledged it: yamux never acknowledges a stream that was closed before it was accepted, and never forgets one that was not acknowledged.
 func (f *flow) Close() error {
-	err := f.Stream.Close()
 	f.all.mu.Lock()
-	defer f.all.mu.Unlock()
 	f.released = true
 	f.told = nil
+	f.closing = f.opened && !f.gone && !f.all.closed
+	later := f.closing
 	f.all.dropLocked(f)
-	return err
+	f.all.mu.Unlock()
+	if later {
+		return nil
+	}
+	return f.Stream.Close()
+}
+
+// acknowledged notes that the peer has accepted f, which may be nil, and closes it if that waits.
+func (a *flows) acknowledged(f *flow) {
+	if f == nil {
+		return
+	}
+	a.mu.Lock()
+	closing := f.closing
+	f.opened, f.closing = false, false
+	a.mu.Unlock()
+	if closing {
+		f.Stream.Close()
+	}
 }
 
 // discard releases the stream and drops what the peer still sends, until it lets go too or the session ends. Nobody else reads the stream.

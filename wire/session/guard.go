@@ -17,6 +17,7 @@ const (
 	yamuxPing    = 2
 	yamuxGoAway  = 3
 	yamuxSYN     = 1
+	yamuxACK     = 2
 	yamuxFIN     = 4
 	yamuxRST     = 8
 	yamuxWindow  = 256 << 10
@@ -36,6 +37,9 @@ func (h yamuxFrame) kind() byte           { return h[1] }
 func (h yamuxFrame) has(flag uint16) bool { return binary.BigEndian.Uint16(h[2:])&flag != 0 }
 func (h yamuxFrame) id() uint32           { return binary.BigEndian.Uint32(h[4:]) }
 func (h yamuxFrame) length() uint32       { return binary.BigEndian.Uint32(h[8:]) }
+
+func (h yamuxFrame) setLength(n int) { binary.BigEndian.PutUint32(h[8:], uint32(n)) }
+func (h yamuxFrame) clear()          { binary.BigEndian.PutUint16(h[2:], 0) } // of its flags
 
 // finish takes the FIN out of a frame with data, and returns it as a frame of its own. Other frames it leaves, and returns nil.
 func (h yamuxFrame) finish() yamuxFrame {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -54,7 +55,7 @@ func (in *incoming) init(c *conn, m *mux, lane bool) {
 // close closes what was not taken.
 func (in *incoming) close() {
 	for _, a := range in.files {
-		socket.CloseFiles(a.files)
+		socket.Discard(a.files)
 	}
 	in.files = nil
 }
@@ -110,18 +111,18 @@ func (in *incoming) claim(a *arrived, begins int64) error {
 			came, in.files = in.files[0], in.files[1:]
 		}
 		if wrong := len(came.files) > int(a.Files) || len(came.files) < int(a.Files) && !came.cut; wrong {
-			socket.CloseFiles(came.files)
+			socket.Discard(came.files)
 			return wire.Errorf(wire.Malformed, "%d descriptors came with a %v that says %d", len(came.files), a.Kind, a.Files)
 		}
 		a.files = came.files
 		if came.cut {
-			socket.CloseFiles(a.files)
+			socket.Discard(a.files)
 			a.files = nil
 			a.missing = wire.Errorf(wire.OverQuota, "%d of %d descriptors arrived: raise the limit of open files", len(came.files), a.Files)
 		}
 	}
 	if err := in.unclaimed(); err != nil {
-		socket.CloseFiles(a.files)
+		socket.Discard(a.files)
 		return err
 	}
 	return nil
@@ -135,40 +136,45 @@ func (in *incoming) unclaimed() error {
 	return wire.Errorf(wire.Malformed, "%d descriptors came that no frame says", len(in.files[0].files))
 }
 
-// passOn hands a frame to yamux, which it starts with the first.
+// passOn hands a frame to yamux, which it starts with the first. Data that has not all come goes as frames of what has: yamux holds a mutex while it reads
+// one, and deadlines of its stream would wait for the rest.
 func (in *incoming) passOn() error {
 	if err := in.fill(yamuxHeader); err != nil {
 		return err
 	}
-	h := yamuxFrame(in.buf[in.r : in.r+yamuxHeader])
+	h := yamuxFrame(bytes.Clone(in.buf[in.r : in.r+yamuxHeader]))
+	in.r += yamuxHeader
 	to, err := in.guard.frame(h)
+	if err == nil {
+		err = in.mux.start()
+	}
 	if err != nil {
 		return err
 	}
-	if err := in.mux.start(); err != nil {
-		return err
+	if h.has(yamuxACK) {
+		defer in.conn.flows.acknowledged(to)
 	}
-	left := yamuxHeader
-	if h.kind() == yamuxData {
-		left += int(h.length())
+	if h.kind() != yamuxData || h.length() == 0 {
+		return in.mux.pass(h)
 	}
 	last := h.finish() // yamux would tell of the end before it has the data
-	for body := false; left > 0; body = true {
+	for left := int(h.length()); left > 0; {
 		if err := in.fill(1); err != nil {
-			in.mux.cut(unexpected(err)) // it accepts no stream in the middle of a frame
+			in.mux.cut(unexpected(err)) // a stream may have begun that yamux does not know of
 			return unexpected(err)
 		}
 		b := in.buf[in.r:min(in.w, in.r+left)]
-		n := len(b)
-		if !body {
-			n -= yamuxHeader
+		if err := in.conn.flows.came(to, len(b)); err != nil {
+			return err
 		}
-		if err := in.conn.flows.came(to, n); err != nil {
+		h.setLength(len(b))
+		if err := in.mux.pass(h); err != nil {
 			return err
 		}
 		if err := in.mux.pass(b); err != nil {
 			return err
 		}
+		h.clear() // it has begun its stream
 		in.r += len(b)
 		left -= len(b)
 	}

@@ -152,12 +152,24 @@ func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*f
 	return y, nil
 }
 
-// sendLarge sends a large body that has begun, as fast as the peer reads it, until ctx ends or the peer lets go of it, and closes its stream.
-func (s *Session) sendLarge(ctx context.Context, y *flow, value []byte) error {
+// sendLarge sends a large body that has begun, as fast as the peer reads it, until ctx ends or the peer lets go of it, and closes its stream. A peer that
+// reads none of it for as long as patience, unless that is 0, is ended.
+func (s *Session) sendLarge(ctx context.Context, y *flow, value []byte, patience time.Duration) error {
 	defer y.Close()
 	y.whenGone(func() { y.SetWriteDeadline(longAgo) })
 	stop := context.AfterFunc(ctx, func() { y.SetWriteDeadline(longAgo) })
 	defer stop()
+	if patience > 0 {
+		progress := time.AfterFunc(patience, func() { s.giveUpOn(stuck) })
+		defer progress.Stop()
+		for len(value) > maxChunk {
+			if err := s.conn.writeStream(ctx, y.Stream, value[:maxChunk]); err != nil {
+				return err
+			}
+			progress.Reset(patience)
+			value = value[maxChunk:]
+		}
+	}
 	return s.conn.writeStream(ctx, y.Stream, value)
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"os"
@@ -64,9 +65,14 @@ func (l *streamLink) read() (arrived, error) {
 // readFrame reads one frame from r.
 func readFrame(r io.Reader) (wire.Frame, error) {
 	return wire.ReadFrame(func(n int) ([]byte, error) {
-		b := make([]byte, n)
-		_, err := io.ReadFull(r, b)
-		return b, err
+		if n <= readBuffer {
+			b := make([]byte, n)
+			_, err := io.ReadFull(r, b)
+			return b, err
+		}
+		var b bytes.Buffer // its memory is taken as it comes
+		_, err := io.CopyN(&b, r, int64(n))
+		return b.Bytes(), err
 	})
 }
 

@@ -34,17 +34,21 @@ type serving struct {
 // noValue is how the value of a request without one reads: msgpack's nil.
 var noValue = []byte{0xc0}
 
+// orNil returns a value, or nil's where there is none.
+func orNil(value []byte) []byte {
+	if len(value) == 0 {
+		return noValue
+	}
+	return value
+}
+
 // Decode decodes the message's value into v, which must point to a fresh value, and stays so if the message has no value. Descriptors that v takes, as fields of
 // type *os.File, are the caller's from then on; what nobody takes is closed when the handler has returned. It fails with wire.Malformed, and
 // with wire.OverQuota if v, of a one-way message, wants descriptors that did not all arrive, as when this process has too many files open. A request that
 // fares so is answered before it comes here.
 func (m *Message) Decode(v any) error {
-	value := m.value
-	if len(value) == 0 {
-		value = noValue
-	}
 	var err error
-	m.files, err = wire.UnmarshalFiles(value, m.files, v)
+	m.files, err = wire.UnmarshalFiles(orNil(m.value), m.files, v)
 	if err != nil && m.missing != nil {
 		err = m.missing
 	}

@@ -23,6 +23,8 @@ func (h *history) check() {
 		case op.message():
 			h.checkMessage(op)
 			h.checkHandler(op)
+		case op.what == flushes:
+			h.checkFlush(op)
 		case op.what == opens:
 			h.checkStream(op)
 		case op.what == states && op.err != nil:
@@ -35,21 +37,31 @@ func (h *history) check() {
 		h.checkOrder(i)
 		h.checkCredit(i)
 		h.checkEnd(i)
+		h.checkHalves(i)
 		h.checkDelivery(i)
 	}
 	h.checkBothEnd()
 }
 
-// checkMessage checks how a call or Send came back, and whether that goes with what the handler saw.
-func (h *history) checkMessage(op *operation) {
+// failed returns the error of an operation, which its context ends at once.
+func (h *history) failed(op *operation) *wire.Error {
 	e, typed := op.err.(*wire.Error)
 	if op.err != nil && !typed {
 		h.fault("%v: %T", op, op.err)
-		return
+		e = wire.AsError(op.err)
 	}
 	if op.within > 0 && op.returned.at > op.deadline {
 		h.fault("%v has returned %v after its deadline", op, op.returned.at-op.deadline)
 	}
+	if op.canceled.was() && op.returned.at > op.canceled.at {
+		h.fault("%v has returned %v after it was canceled", op, op.returned.at-op.canceled.at)
+	}
+	return e
+}
+
+// checkMessage checks how a call or Send came back, and whether that goes with what the handler saw.
+func (h *history) checkMessage(op *operation) {
+	e := h.failed(op)
 	ran := op.started.was()
 	switch {
 	case op.runs > 1:
@@ -86,30 +98,40 @@ func (h *history) delays() time.Duration { return time.Duration(h.injected.Load(
 // allowed reports whether a call or Send may have returned e.
 func (h *history) allowed(op *operation, e *wire.Error) bool {
 	answered := op.left.was() && op.left.n < op.returned.n
-	peer := h.sides[1-op.side]
 	switch {
 	case e == nil && op.what == sends:
 		return true
 	case e == nil:
 		return answered && !op.over.was() && op.reply == op.wanted() && (op.does == echoes || op.does == sleeps)
-	case h.endedBy(op, e):
+	case h.common(op, e):
 		return true
 	}
 	switch e.Code {
 	case wire.OverQuota: // a value is encoded with a header
 		return int64(len(op.value)) > h.limits[1-op.side].Bytes-5 && !e.Sent && !op.started.was()
-	case wire.DeadlineExceeded:
-		return op.within > 0 && op.returned.at >= op.deadline
-	case wire.Canceled:
-		return op.canceled.before(op.returned) && op.canceled.was()
-	case wire.Terminating:
-		return peer.told.was() && peer.told.n < op.returned.n && !op.started.was()
 	case wire.Conflict:
 		return answered && op.does == fails && e.Origin == wire.Peer && strings.Contains(e.Text, "op of")
 	case wire.Internal:
-		return answered && op.does == raises && op.what == calls && e.Origin == wire.Peer
+		cut := op.answer > wire.MaxBody-200 && h.sides[1-op.side].ended.before(op.returned) && h.delays() >= time.Second // the end came too late to say why
+		return answered && op.what == calls && (op.does == raises && e.Origin == wire.Peer || cut)
 	case wire.UnknownMethod:
 		return op.does == unknown && e.Origin == wire.Peer
+	}
+	return false
+}
+
+// common reports whether e may come of anything that is sent: its context or the session had ended, or the peer had terminated.
+func (h *history) common(op *operation, e *wire.Error) bool {
+	if h.endedBy(op, e) {
+		return true
+	}
+	switch e.Code {
+	case wire.DeadlineExceeded:
+		return op.within > 0 && op.returned.at >= op.deadline
+	case wire.Canceled:
+		return op.canceled.before(op.returned)
+	case wire.Terminating:
+		return h.sides[1-op.side].told.before(op.returned) && !op.started.was()
 	}
 	return false
 }
@@ -166,25 +188,14 @@ func (h *history) checkHandler(op *operation) {
 
 // checkStream checks what came back on a stream.
 func (h *history) checkStream(op *operation) {
-	e, typed := op.err.(*wire.Error)
-	if op.err != nil && !typed {
-		h.fault("%v: %T", op, op.err)
-		return
-	}
+	e := h.failed(op)
 	if !strings.HasPrefix(op.value, op.reply) || e == nil && op.reply != op.value {
 		h.fault("%v: %d bytes came back, of %d, or others: %v", op, len(op.reply), len(op.value), op.err)
 	}
-	if op.within > 0 && op.returned.at > op.deadline {
-		h.fault("%v has returned %v after its deadline", op, op.returned.at-op.deadline)
-	}
-	told := h.sides[1-op.side].told
-	canceled := op.canceled.was() && op.canceled.n < op.returned.n
 	switch {
-	case e == nil, h.endedBy(op, e):
+	case e == nil, h.common(op, e):
 	case h.over(op.returned.at) && (e.Code == wire.Interrupted || e.Code == lostCode(op.side)):
-	case e.Code == wire.DeadlineExceeded && op.within > 0 && op.returned.at >= op.deadline:
-	case canceled && (e.Code == wire.Canceled || e.Code == wire.Invalid):
-	case e.Code == wire.Terminating && told.was() && told.n < op.returned.n:
+	case e.Code == wire.Invalid && op.canceled.before(op.returned):
 	default:
 		h.fault("%v: %v is not what it may return", op, op.err)
 	}
@@ -244,6 +255,9 @@ func (h *history) checkReturn(op *operation) {
 	if took := op.returned.at - op.called.at; last > 0 && took > last {
 		h.fault("%v took %v", op, took)
 	}
+	if waited := op.returned.at - max(op.called.at, h.sides[op.side].ended.at); waited > h.delays() {
+		h.fault("%v has waited for %v for a side that was there, or known to be lost", op, waited)
+	}
 	noted := h.sides[1-op.side].ended
 	switch {
 	case op.what == aborts:
@@ -251,21 +265,7 @@ func (h *history) checkReturn(op *operation) {
 		if !h.lost.before(op.returned) && !noted.before(op.returned) {
 			h.fault("%v has returned before the other side had taken note", op)
 		}
-	case !errors.Is(op.err, context.DeadlineExceeded) || !timed && !h.letGo(op):
+	case !errors.Is(op.err, context.DeadlineExceeded) || !timed && !h.letGo(op.side, op.returned, op):
 		h.fault("%v: %v", op, op.err)
 	}
-}
-
-// letGo reports whether something else on op's side had let the transport go before op has returned.
-func (h *history) letGo(op *operation) bool {
-	s := h.sides[op.side]
-	for _, o := range h.ops {
-		if o == op || o.side != op.side || !o.ends() || !o.called.before(op.returned) {
-			continue
-		}
-		if last := o.lastWords(); o.what == aborts || last > 0 && o.called.at+o.within <= op.returned.at && o.err != nil {
-			return true
-		}
-	}
-	return s.end.Code == wire.OverQuota && s.end.Origin == wire.Local && s.ended.before(op.returned) // of a peer that takes nothing
 }

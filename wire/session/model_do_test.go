@@ -25,6 +25,8 @@ func (h *history) do(op *operation) {
 		op.err = s.Call(ctx, op.method(), op.value, &op.reply)
 	case sends:
 		op.err = s.Send(ctx, op.method(), op.value)
+	case flushes:
+		op.err = s.Flush(ctx)
 	case opens:
 		op.err = h.stream(ctx, op)
 	case states:

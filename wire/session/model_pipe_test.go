@@ -16,9 +16,11 @@ import (
 
 // A pipeEnd is one end of a connection in memory that behaves as a Unix socket does, and is built so that a bubble of synctest sees who waits.
 type pipeEnd struct {
-	in, out *half
-	closed  chan struct{}
-	once    sync.Once
+	in, out  *half
+	closed   chan struct{}
+	once     sync.Once
+	halfGone atomic.Bool // CloseWrite came before Close
+	wentAt   time.Time   // when Close came; written before closed is closed
 }
 
 // newPipe returns both ends of a connection. Faults are those of each direction, of which the first is that to the first end.
@@ -77,7 +79,7 @@ func (h *half) cut(end, gone error) {
 type faults struct {
 	rnd        *rand.Rand
 	slow       int           // of 100 reads and writes, how many are delayed
-	short      int           // of 100 reads, how many are short
+	short      int           // of 100 reads and writes, how many are short
 	stallAt    int64         // after that many bytes the reader stands still
 	stall      time.Duration // for so long; 0: not at all
 	cutReadAt  int64         // after that many bytes reading fails; 0: never
@@ -100,6 +102,14 @@ func (f *faults) delayLocked(reads bool) (d time.Duration) {
 	}
 	f.injected.Add(int64(d))
 	return d
+}
+
+// someLocked returns n, or less.
+func (f *faults) someLocked(n int) int {
+	if n > 1 && f.rnd.IntN(100) < f.short {
+		return 1 + f.rnd.IntN(n)
+	}
+	return n
 }
 
 // calm has nothing more go wrong.
@@ -160,10 +170,7 @@ func (h *half) readyLocked() (int, error) {
 
 // takeLocked takes up to n bytes, or fewer.
 func (h *half) takeLocked(b []byte, n int) int {
-	n = min(n, len(b))
-	if n > 1 && h.rnd.IntN(100) < h.short {
-		n = 1 + h.rnd.IntN(n)
-	}
+	n = h.someLocked(min(n, len(b)))
 	copy(b, h.buf[:n])
 	h.place.pass(h.buf[:n])
 	h.buf = h.buf[n:]
@@ -190,8 +197,11 @@ func (e *pipeEnd) Write(b []byte) (written int, err error) {
 		case e.out.gone != nil:
 			err = e.out.gone
 		default:
-			n := e.out.putLocked(b[written:])
-			written += n
+			written += e.out.putLocked(b[written:])
+		}
+		d = 0
+		if written < len(b) {
+			d = e.out.delayLocked(false)
 		}
 		broken := e.out.cutWriteAt > 0 && e.out.written >= e.out.cutWriteAt
 		if broken && err == nil {
@@ -205,13 +215,13 @@ func (e *pipeEnd) Write(b []byte) (written int, err error) {
 		if err != nil || written == len(b) {
 			return written, err
 		}
-		e.rest(changed, deadline, 0)
+		e.rest(changed, deadline, d)
 	}
 }
 
 // putLocked puts as much of b as there is room for, and no more than may leave before the connection breaks.
 func (h *half) putLocked(b []byte) int {
-	n := max(0, min(len(b), h.limit-len(h.buf)))
+	n := h.someLocked(max(0, min(len(b), h.limit-len(h.buf))))
 	if h.cutWriteAt > 0 {
 		n = int(min(int64(n), h.cutWriteAt-h.written))
 	}
@@ -261,6 +271,7 @@ func (e *pipeEnd) isClosed() bool {
 // Close lets the connection go. A peer that wrote what was never read gets a reset behind what it can still read, as from a Unix socket.
 func (e *pipeEnd) Close() error {
 	e.once.Do(func() {
+		e.wentAt = time.Now()
 		close(e.closed)
 		end := io.EOF
 		e.in.set(func() {
@@ -275,6 +286,10 @@ func (e *pipeEnd) Close() error {
 }
 
 func (e *pipeEnd) CloseWrite() error {
+	if e.isClosed() {
+		return net.ErrClosed
+	}
+	e.halfGone.Store(true)
 	e.out.cut(io.EOF, syscall.EPIPE)
 	return nil
 }

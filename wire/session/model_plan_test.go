@@ -16,6 +16,7 @@ import (
 const (
 	calls      = "call"
 	sends      = "send"
+	flushes    = "flush"
 	opens      = "open stream"
 	states     = "set fact"
 	terminates = "terminate"
@@ -59,6 +60,9 @@ type operation struct {
 
 // message reports whether the other side has a handler for the operation.
 func (op *operation) message() bool { return op.what == calls || op.what == sends }
+
+// large reports whether the value may travel on a stream of its own.
+func (op *operation) large() bool { return len(op.value) > wire.MaxBody-200 }
 
 // watches reports whether the handler returns when its context ends.
 func (op *operation) watches() bool { return op.does == sleeps || op.does == blocks }
@@ -111,6 +115,7 @@ type plan struct {
 	actors  [][]*operation // each does its own one after the other
 	limits  [2]wire.Limits // what each side accepts
 	faults  [2]*faults     // of the direction to each side
+	lane    bool           // the message channel is the connection itself, at both sides
 	room    int            // bytes that each direction takes
 	cut     time.Duration  // when the connection breaks; 0: not then
 	endless bool           // some handlers return at the session's end only
@@ -121,7 +126,7 @@ type plan struct {
 // newPlan returns the plan of a seed.
 func newPlan(seed int64, injected *atomic.Int64) *plan {
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
-	p := &plan{seed: seed, room: 40 << 10 << r.IntN(3), last: r.IntN(4), endless: r.IntN(10) == 0}
+	p := &plan{seed: seed, room: 40 << 10 << r.IntN(3), last: r.IntN(4), endless: r.IntN(10) == 0, lane: r.IntN(3) > 0}
 	for side := range p.limits {
 		p.limits[side] = wire.Limits{Calls: 1 + r.Int64N(4), OneWay: 1 + r.Int64N(4), Bytes: 64 << 10 << r.IntN(3), Files: 16}
 		if r.IntN(4) == 0 {
@@ -162,9 +167,11 @@ func some(r *rand.Rand, most int) time.Duration {
 func (p *plan) drawOperation(r *rand.Rand, side int) *operation {
 	op := &operation{side: side, cancel: -1, pause: some(r, 10) * time.Duration(r.IntN(2)), size: r.IntN(200), answer: r.IntN(200)}
 	switch n := r.IntN(100); {
-	case n < 60:
+	case n < 56:
 		op.what = calls
 		p.drawCall(r, op)
+	case n < 62:
+		op.what = flushes
 	case n < 92:
 		op.what, op.does = sends, echoes
 		switch n := r.IntN(100); {
@@ -227,9 +234,12 @@ func (p *plan) drawCall(r *rand.Rand, op *operation) {
 }
 
 // closed is the end that Close makes, after closeWait at the latest.
-var closed = wire.End{Code: wire.Invalid, Origin: wire.Local}
+var closed = wire.End{Code: wire.Invalid, Origin: wire.Local, Text: "closed"}
 
-const closeWait = 5 * time.Second
+const (
+	closeWait = 5 * time.Second
+	tooMany   = "too many"
+)
 
 // drawEnd returns what ends a side, or is the beginning of its end.
 func drawEnd(r *rand.Rand, side int) *operation {
@@ -238,7 +248,7 @@ func drawEnd(r *rand.Rand, side int) *operation {
 	case 0:
 		op.what = terminates
 	case 1, 2:
-		op.what, op.end.Code = drains, wire.Terminating
+		op.what, op.end = drains, wire.End{Code: wire.Terminating, Origin: wire.Local, Text: "drained"}
 		if r.IntN(3) > 0 {
 			op.within = time.Millisecond + 20*some(r, 200)
 		}
@@ -247,7 +257,7 @@ func drawEnd(r *rand.Rand, side int) *operation {
 	case 5:
 		op.what, op.within = shuts, time.Millisecond+some(r, 4000)
 		op.end = []wire.End{
-			{Code: wire.OverQuota, Origin: wire.Local, Text: "too many"},
+			{Code: wire.OverQuota, Origin: wire.Local, Text: tooMany},
 			{Code: wire.Interrupted, Origin: wire.Broker, Text: "an operator"},
 			{Code: wire.Interrupted, Origin: wire.Local, Text: "again"},
 		}[r.IntN(3)]

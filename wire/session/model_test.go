@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,7 @@ import (
 var oneSeed = flag.Int64("seed", 0, "of the model test, run this history only; goroutines take turns as the scheduler has it, so -count helps")
 
 const (
-	someHistories = 300
+	someHistories = 200
 	allHistories  = 100_000
 	batch         = 100 // histories in one bubble
 )
@@ -152,8 +153,8 @@ func (h *history) report(t *testing.T) {
 		}
 		b.WriteByte('\n')
 	}
-	t.Errorf("history %d: run it with -seed=%d\n%s\nlimits %v, delays of %v\n%s", h.seed, h.seed, strings.Join(h.wrong, "\n"), h.limits,
-		h.delays(), b.String())
+	t.Errorf("history %d: run it with -seed=%d\n%s\nlimits %v, lane %t, delays of %v\n%s", h.seed, h.seed, strings.Join(h.wrong, "\n"), h.limits,
+		h.lane, h.delays(), b.String())
 }
 
 // patient is more than all that a history's operations take.
@@ -201,7 +202,7 @@ func (h *history) begin(t *testing.T) {
 	for i, conn := range conns {
 		h.sides[i] = &side{conn: conn, facts: map[string]string{}}
 		s, err := session.New(conn, session.Config{
-			Endpoint: endpoint, Opener: i == 0, Handler: h.handler(i), Send: h.limits[1-i], Receive: h.limits[i],
+			Endpoint: endpoint, Opener: i == 0, Handler: h.handler(i), Send: h.limits[1-i], Receive: h.limits[i], Lane: h.lane,
 		})
 		if err != nil {
 			t.Fatalf("history %d: begin: %v", h.seed, err)
@@ -252,16 +253,23 @@ func (h *history) finish(t *testing.T, acted <-chan struct{}) {
 			s.Wait()
 		}
 	}()
+	if h.comes(gone) {
+		return
+	}
+	h.fault("the session has not ended at both sides, or left something behind, after %v\n%s", patient, stacks())
+	for _, s := range h.sides {
+		s.Abort(closed)
+	}
 	if !h.comes(gone) {
-		h.fault("the session has not ended at both sides, or left something behind, after %v\n%s", patient, stacks())
 		t.FailNow() // the bubble then panics: it cannot end
 	}
 }
 
-// stacks returns what all goroutines do, as far as it goes into 64 KiB.
+// stacks returns what the bubble's goroutines do, as far as all go into 64 KiB.
 func stacks() string {
 	b := make([]byte, 64<<10)
-	return string(b[:runtime.Stack(b, true)])
+	all := strings.SplitAfter(string(b[:runtime.Stack(b, true)]), "\n\n")
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return !strings.Contains(s, " synctest bubble ") }), "")
 }
 
 // probe checks, when nothing is under way, that nothing is left of it, and that all credit is back.
@@ -282,9 +290,9 @@ func (h *history) probe() {
 	for i, s := range h.sides {
 		in, peer := s.Inspect(), h.sides[1-i]
 		bodies, streams := s.Leftovers()
-		unread, _ := s.Unread()
-		if in.CallsWaiting+in.CallsServing+in.Streams+bodies+unread > 0 || streams > 1 {
-			h.fault("side %d, when all is quiet: %+v, %d large bodies, %d streams, %d bytes unread", i, in, bodies, streams, unread)
+		unread, followed := s.Unread()
+		if in.CallsWaiting+in.CallsServing+in.Streams+bodies+streams+unread+followed > 0 {
+			h.fault("side %d, when all is quiet: %+v, %d large bodies, %d streams, %d followed, %d bytes unread", i, in, bodies, streams, followed, unread)
 		}
 		if got := peer.Inspect().PeerFacts; fmt.Sprint(got) != fmt.Sprint(in.Facts) || fmt.Sprint(got) != fmt.Sprint(s.facts) {
 			h.fault("side %d, when all is quiet: its facts are %v, and the other sees %v; it has set %v", i, in.Facts, got, s.facts)
@@ -320,7 +328,19 @@ func (h *history) probeCredit(from int) {
 			h.fault("side %d, when all is quiet: one of %d one-way messages: %v", from, limits.OneWay, err)
 		}
 	}
+	for range limits.Calls + 1 {
+		all.Go(func() {
+			if err := s.Flush(ctx); err != nil {
+				h.fault("side %d, when all is quiet: one of %d flushes: %v", from, limits.Calls+1, err)
+			}
+		})
+	}
+	synctest.Wait()
+	if n := int64(h.sides[1-from].Inspect().CallsServing); n != limits.Calls {
+		h.fault("side %d, when all is quiet: it has sent %d flushes behind messages that are being handled, of %d calls", from, n, limits.Calls)
+	}
 	close(h.holder)
+	all.Wait()
 	whole := filler[:limits.Bytes-5] // and a string's header
 	if err := s.Call(ctx, "ignore", whole, nil); err != nil {
 		h.fault("side %d, when all is quiet: a call of %d bytes: %v", from, limits.Bytes, err)

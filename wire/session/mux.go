@@ -11,6 +11,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/yamux"
 
@@ -23,9 +24,10 @@ type mux struct {
 	come    *io.PipeReader // what the conn's reader passes on
 	passing *io.PipeWriter
 
-	mu     sync.Mutex
-	y      *yamux.Session // nil until it is started
-	closed bool
+	mu        sync.Mutex
+	y         *yamux.Session // nil until it is started
+	accepting bool           // somebody takes the streams that the peer opens
+	closed    bool
 }
 
 func (m *mux) init(s *Session) {
@@ -52,9 +54,7 @@ func (m *mux) start() error {
 	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log))
 	if err == nil {
 		m.y = y
-		if m.s.conf.Lane {
-			m.s.spawn(m.s.accept)
-		}
+		m.accepting = !m.s.conf.Lane || m.s.spawn(m.s.accept) // without a lane that begins behind the message channel
 	}
 	return err
 }
@@ -85,8 +85,10 @@ func (m *mux) cut(err error) { m.passing.CloseWithError(err) }
 
 // end tells yamux that nothing more comes, and returns when it has dealt with all that came.
 func (m *mux) end(err error) {
-	y := m.session()
-	if y != nil {
+	m.mu.Lock()
+	y, accepting := m.y, m.accepting
+	m.mu.Unlock()
+	if accepting {
 		select { // when yamux ends it forgets the streams that nobody has accepted
 		case <-m.s.conn.flows.settle():
 		case <-y.CloseChan():
@@ -212,6 +214,18 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 
 // endedOr returns the session's end as an error if it has ended, else err.
 func (s *Session) endedOr(err error) error {
+	if s.mux.over() { // then the session ends, too, and its end says more
+		select {
+		case <-s.done:
+		case <-time.After(endWait):
+		}
+	}
+	if s.mux.over() { // then the session ends, too, and its end says more
+		select {
+		case <-s.done:
+		case <-time.After(endWait):
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {

@@ -15,7 +15,8 @@ import (
 type outgoing struct {
 	frame wire.Frame
 	files []*os.File // owned by the outbox, closed when they have been written or dropped
-	// queued is called when the frame is queued, before it can leave, with the outbox's mutex held.
+	// queued is called before the frame can leave, also if it is dropped, with the outbox's mutex held. It may take the session's mutex, under which
+	// nobody takes the outbox's.
 	queued func()
 	taken  bool // by the writer: it has left, as far as anybody can tell; guarded by the outbox's mutex
 	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.

@@ -13,81 +13,122 @@ import (
 // maxLargeReplies is how many large replies a session sends at a time; others wait for their turn.
 const maxLargeReplies = 4
 
-// maxLargeBytes is how many bytes of large replies a session holds for its peer; what goes beyond is answered with wire.OverQuota.
+// maxLargeBytes is how many bytes of large replies a session holds for its peer; a further one is encoded when there is room.
 const maxLargeBytes = 32 << 20
+
+// maxEncoding is how many replies are being encoded at a time, of which nobody knows before how large they are.
+const maxEncoding = 4
 
 // replyWait is how long replies may wait for a peer that takes none before it is ended.
 const replyWait = 10 * time.Second
 
 // answer serves a request and queues its reply.
 func (s *Session) answer(m *Message) {
-	defer func() {
-		socket.CloseFiles(m.files)
+	var reply any
+	err := error(wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod)))
+	defer func() { // also where it has
+		s.reply(m, reply, err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.answering--
 		s.settleLocked()
 	}()
-	reply, err := s.serveRequest(m)
-	r := s.encode(m.id, m.Method, reply, err)
+	reply, err = s.serveRequest(m)
+}
+
+// reply queues the reply to a request.
+func (s *Session) reply(m *Message, reply any, err error) {
+	socket.Discard(m.files) // before the credit for them comes back
+	r, reserved := s.encodeInTurn(m, reply, err)
+	defer s.reserveLarge(-reserved)
 	if s.ctx.Err() != nil { // that is why the handler returned; the peer is told the end and not its echo
 		socket.CloseFiles(r.files)
 		s.answered(m.id)
 		return
 	}
-	if r.large != nil && !s.reserveLarge(len(r.large)) {
-		socket.CloseFiles(r.files)
-		r = s.encode(m.id, m.Method, nil, wire.Errorf(wire.OverQuota, "more than %d bytes of replies wait to be taken", maxLargeBytes))
-	}
-	sending, stop := context.WithCancel(s.ctx) // its value, if that is large
-	defer stop()
 	out := &outgoing{frame: r.frame, files: r.files, queued: func() { s.answered(m.id) }}
-	out.unsent = func(err error) {
-		stop()
-		s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame})
-	}
-	if r.large == nil {
-		s.pushReply(out)
+	if r.large != nil {
+		s.replyLarge(m, out, r.large)
 		return
 	}
-	defer s.reserveLarge(-len(r.large))
-	if err := s.answerLarge(sending, out, r.large); err != nil {
-		s.log.Debug("large reply was not taken", "err", err)
-		s.answered(m.id)
+	out.unsent = func(err error) { s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame}) }
+	s.pushReply(out)
+}
+
+// encodeInTurn encodes a reply. A large one waits for room before it is held; how much it has taken of that is returned, too.
+func (s *Session) encodeInTurn(m *Message, reply any, err error) (r encoded, reserved int) {
+	for {
+		s.encoding <- struct{}{}
+		r = s.encode(m.id, m.Method, reply, err)
+		<-s.encoding
+		size := len(r.large)
+		if size <= reserved || s.ctx.Err() != nil {
+			return r, reserved
+		}
+		room := s.reserveLarge(size - reserved)
+		if room == nil {
+			return r, size
+		}
+		r = encoded{} // it is encoded again then
+		select {
+		case <-room:
+		case <-s.done:
+		}
 	}
 }
 
-// reserveLarge notes that n more bytes of large replies wait, and reports whether that is not too much.
-func (s *Session) reserveLarge(n int) bool {
+// reserveLarge takes room for n more bytes of large replies, or gives it back. If there is none it returns a channel that is closed when there may be.
+func (s *Session) reserveLarge(n int) (room <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.largeBytes+n > maxLargeBytes {
-		return false
+	if n > 0 && s.largeBytes+n > maxLargeBytes {
+		return s.largeRoom
 	}
 	s.largeBytes += n
-	return true
+	if n < 0 {
+		close(s.largeRoom)
+		s.largeRoom = make(chan struct{})
+	}
+	return nil
 }
 
-// answerLarge queues a reply and sends its value on a stream, as soon as it is its turn, until ctx ends. The stream begins first: who reads the reply
-// can count on its value, or on the end of its stream.
-func (s *Session) answerLarge(ctx context.Context, out *outgoing, value []byte) error {
+// replyLarge queues a reply and sends its value on a stream, as soon as it is its turn. The stream begins first: who reads the reply can count on its
+// value, or on the end of its stream.
+func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
 	select {
 	case s.turns <- struct{}{}:
 		defer func() { <-s.turns }()
 	case <-s.done:
-		return context.Cause(s.ctx)
+		socket.CloseFiles(out.files)
+		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, replyWait)
+	sending, stop := context.WithCancel(s.ctx)
+	defer stop()
+	out.unsent = func(err error) {
+		stop()
+		s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame})
+	}
+	y, err := s.beginReply(out, len(value))
+	if err != nil {
+		socket.CloseFiles(out.files)
+		s.pushReply(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame, queued: out.queued})
+		return
+	}
+	s.pushReply(out)
+	if err := s.sendLarge(sending, y, value, replyWait); err != nil { // the peer does not want it, or is gone, which is for the reader to tell
+		s.log.Debug("large reply was not taken", "err", err)
+	}
+}
+
+// beginReply begins the value of a large reply.
+func (s *Session) beginReply(out *outgoing, length int) (*flow, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, replyWait)
 	defer cancel()
-	y, err := s.beginLarge(ctx, wire.Header{Flags: wire.FlagReply, ID: out.frame.ID}, len(value))
-	if err == nil {
-		s.pushReply(out)
-		err = s.sendLarge(ctx, y, value)
-	}
-	if ctx.Err() == context.DeadlineExceeded { // else the peer does not want it, or is gone, which is for the reader to tell
+	y, err := s.beginLarge(ctx, wire.Header{Flags: wire.FlagReply, ID: out.frame.ID}, length)
+	if ctx.Err() == context.DeadlineExceeded {
 		s.giveUpOn(stuck)
 	}
-	return err
+	return y, err
 }
 
 // answered is done with a request whose reply is about to leave: the peer may use its credit as soon as it has.
@@ -126,6 +167,10 @@ func (s *Session) tryEncode(id uint32, method string, reply any, err error) (e e
 // encodeReply encodes a reply, or the error err.
 func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, failed error) {
 	if err != nil {
+		if reply != nil {
+			_, files, _ := wire.MarshalFiles(reply) // a reply that comes with an error is not sent
+			socket.CloseFiles(files)
+		}
 		e.frame, err = wire.NewFrame(wire.KindReply, id, wire.AsError(err).Bounded())
 		e.frame.Flags = wire.FlagError
 		return e, err
@@ -151,6 +196,7 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, faile
 // pushReply queues a reply. A peer that takes nothing for replyWait is ended: its replies would pile up here.
 func (s *Session) pushReply(o *outgoing) {
 	if !s.out.pushWhile(o, replyWait) {
+		socket.CloseFiles(o.files)
 		s.giveUpOn(stuck)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// Send sends a one-way message. It returns when the message is queued: nothing tells whether it was handled, see Flush. It waits until ctx ends for the
-// peer to have handled earlier ones. The message has at most wire.MaxBody bytes with its method, and up to wire.MaxFiles descriptors, which stay the caller's. Failures are as
+// Send sends a one-way message. It returns when the message is queued, or, if it has descriptors, when it has left: nothing tells whether it was handled, see
+// Flush. It waits until ctx ends for the peer to have handled earlier ones. The message has at most wire.MaxBody bytes with its method, and up to wire.MaxFiles descriptors, which stay the caller's. Failures are as
 // those of Call.
 func (s *Session) Send(ctx context.Context, method string, value any) error {
 	err := s.send(ctx, method, value)
@@ -41,10 +41,8 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 		return err
 	}
 	f.Files = uint8(len(files))
-	out := &outgoing{frame: f, files: files, unsent: func(err error) {
-		s.log.Warn("one-way message was not sent", "method", wire.Printable(method, wire.MaxMethod), "code", wire.CodeOf(err), "err", err)
-		s.oneWay.back(1, l)
-	}}
+	unsent := make(chan error, 1)
+	out := &outgoing{frame: f, files: files, written: make(chan struct{}), unsent: func(err error) { unsent <- err }}
 	s.mu.Lock()
 	ended, terminating := s.ended, s.terminating
 	s.mu.Unlock()
@@ -55,6 +53,8 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 		err = wire.Errorf(wire.Terminating, "the session is being ended")
 	case !s.out.push(out, ctx.Done()):
 		err = ctx.Err()
+	case len(files) > 0:
+		return s.leave(ctx, out, unsent, l)
 	}
 	if err != nil {
 		socket.CloseFiles(files)
@@ -63,8 +63,26 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 	return err
 }
 
-// Flush returns when the peer has taken up all that this side has sent before: the handlers of one-way messages have returned, and those of requests have
-// begun. It counts as a call, also where the peer takes no new requests any more. Failures are as those of Call.
+// leave waits until a one-way message with descriptors has left: the kernel may not take them.
+func (s *Session) leave(ctx context.Context, out *outgoing, unsent <-chan error, l load) error {
+	var err error
+	select {
+	case <-out.written:
+		return nil
+	case err = <-unsent:
+	case <-s.done:
+		return context.Cause(s.ctx)
+	case <-ctx.Done():
+		if err = ctx.Err(); !s.out.withdraw(out) {
+			return err
+		}
+	}
+	s.oneWay.back(1, l)
+	return err
+}
+
+// Flush returns when the peer has taken up all that this side has sent before: the handlers of one-way messages have returned, and those of requests run,
+// or will without waiting for what comes later. It counts as a call, also where the peer takes no new requests any more. Failures are as those of Call.
 func (s *Session) Flush(ctx context.Context) error {
 	sent, err := s.flush(ctx)
 	if err == nil {

@@ -30,7 +30,7 @@ func (s *Session) read() {
 			s.trace(receivedFrame, 0, a.Frame)
 		}
 		if err == nil && a.Kind == wire.KindEnd {
-			socket.CloseFiles(a.files)
+			socket.Discard(a.files)
 			end := wire.End{}
 			if err = wire.Unmarshal(a.Body, &end); err == nil {
 				s.ending(end)
@@ -89,12 +89,12 @@ func (s *Session) receive(a arrived) error {
 		}
 		err := take(a)
 		if err != nil {
-			socket.CloseFiles(a.files)
+			socket.Discard(a.files)
 		}
 		return err
 	}
 	if a.Files > 0 {
-		socket.CloseFiles(a.files)
+		socket.Discard(a.files)
 		return wire.Errorf(wire.Malformed, "a %v with %d descriptors", a.Kind, a.Files)
 	}
 	switch a.Kind {
@@ -146,7 +146,7 @@ func (s *Session) admit(m *Message) error {
 	}
 	s.mu.Unlock()
 	if ended {
-		socket.CloseFiles(m.files)
+		socket.Discard(m.files)
 	}
 	return err
 }
@@ -238,10 +238,18 @@ func (s *Session) takeUp() {
 		s.tellHandled(handled, sum)
 		handled, sum = 0, load{}
 	}
+	returned := false
+	defer func() {
+		if !returned { // a handler has ended its goroutine, which is this one
+			s.handlers.Go(s.takeUp)
+			tell()
+		}
+	}()
 	for {
 		m := s.takeNext(handled == 0)
 		switch {
 		case m == nil && handled == 0:
+			returned = true
 			return
 		case m == nil:
 			tell()
@@ -253,8 +261,8 @@ func (s *Session) takeUp() {
 			s.handlers.Go(func() { s.answer(m) })
 			continue
 		}
-		s.handle(m)
 		handled, sum = handled+1, sum.plus(m.load)
+		s.handle(m)
 		if most := s.conf.Receive; handled >= most.OneWay/4 || sum.bytes >= most.Bytes/4 || sum.files >= most.Files/4 {
 			tell()
 		}
@@ -286,15 +294,17 @@ func (s *Session) tellHandled(handled int64, sum load) {
 
 // handle runs the handler of a one-way message. Those that came before the session's end are handled after it too.
 func (s *Session) handle(m *Message) {
-	defer func() { socket.CloseFiles(m.files) }()
+	defer func() {
+		socket.Discard(m.files)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unhandled--
+		s.told = s.told.minus(m.load)
+		s.settleLocked()
+	}()
 	if _, err := s.serve(s.ctx, m); err != nil {
 		s.log.Debug("one-way message failed", "code", wire.CodeOf(err), "err", err)
 	}
-	s.mu.Lock()
-	s.unhandled--
-	s.told = s.told.minus(m.load)
-	s.settleLocked()
-	s.mu.Unlock()
 }
 
 // serveRequest runs the handler of a request, unless its time is over or nobody waits for it.

@@ -84,6 +84,7 @@ type Session struct {
 	arriving sync.WaitGroup // large replies that are being received
 	opening  atomic.Int64   // streams that are being opened
 	turns    chan struct{}  // large replies that are being sent
+	encoding chan struct{}  // replies that are being encoded
 	stats    stats
 
 	released atomic.Bool // the transport was let go here
@@ -103,6 +104,7 @@ type Session struct {
 	pending     map[uint32]*pending // requests that left here and are not yet answered
 	serving     map[uint32]*serving // requests of the peer that are not yet answered
 	largeBytes  int                 // of large replies that wait or are being sent
+	largeRoom   chan struct{}       // closed when that has shrunk
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
 	inbox       []*Message          // bounded by the credit given
@@ -112,6 +114,7 @@ type Session struct {
 	facts       map[string]string
 	peerFacts   map[string]string
 	streams     map[*Stream]struct{}
+	served      int // streams of the peer whose first frame is there
 }
 
 type stats struct {
@@ -193,6 +196,8 @@ func create(under net.Conn, c Config) *Session {
 		serving: map[uint32]*serving{},
 		streams: map[*Stream]struct{}{},
 		turns:   make(chan struct{}, maxLargeReplies),
+
+		encoding: make(chan struct{}, maxEncoding), largeRoom: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

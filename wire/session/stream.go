@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	// streamsBound is how many yamux streams of both sides there may be at all, also those that have not begun, carry large bodies, or wait
 	// for their other half to be closed. A peer that leaves more is ended.
 	streamsBound = 6 * maxStreams
+	// streamRead is how much is read from a stream at once where only a header is wanted, in bytes. There may be many that wait for one.
+	streamRead = 512
 	// refusalWait is how long a peer may take for the error that its stream ends with.
 	refusalWait = 10 * time.Second
 )
@@ -48,7 +51,8 @@ type Stream struct {
 	r       *bufio.Reader
 	left    uint32 // of the data or item being read
 	item    []byte // as far as it was read
-	refusal []byte // the body of the peer's error, as far as it was read
+	refusal []byte // the body of the peer's error, as far as it was read; nil: none has come
+	refused int    // its length
 	end     error  // of reading
 
 	writer chan struct{} // the turn of who writes
@@ -87,6 +91,11 @@ func (s *Session) notOpened(method string, err error) error {
 // beginStream opens a stream with its first frame. The error's Sent says whether that may have left.
 func (s *Session) beginStream(ctx context.Context, first wire.Stream) (*Stream, error) {
 	err := first.Validate()
+	s.mu.Lock()
+	if err == nil && s.terminating && s.ended == nil {
+		err = wire.Errorf(wire.Terminating, "the session is being ended")
+	}
+	s.mu.Unlock()
 	var f wire.Frame
 	if err == nil {
 		f, err = wire.NewFrame(wire.KindStream, 0, first)
@@ -100,7 +109,7 @@ func (s *Session) beginStream(ctx context.Context, first wire.Stream) (*Stream, 
 		err = s.conn.writeStream(ctx, y.Stream, f.Append(nil))
 	}
 	if err == nil {
-		return s.newStream(y, bufio.NewReader(y), first.Method), nil
+		return s.newStream(y, bufio.NewReaderSize(y, streamRead), first.Method), nil
 	}
 	if y != nil {
 		y.Close()
@@ -139,6 +148,9 @@ func (st *Stream) Session() *Session { return st.s }
 // Read reads what the peer has written. It returns io.EOF once the peer has finished, and the session's end, as a *wire.Error, if
 // the peer was lost before.
 func (st *Stream) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
 	st.turn <- struct{}{}
 	defer func() { <-st.turn }()
 	if err := st.arrive(wire.KindData); err != nil {
@@ -190,7 +202,7 @@ func (st *Stream) use(kind wire.Kind) error {
 // next reads the header of the next frame. When the time for that is over, it returns what timedOut tells, and can be called again.
 func (st *Stream) next(kind wire.Kind) error {
 	if st.refusal != nil {
-		return st.refused()
+		return st.readRefusal()
 	}
 	b, err := st.r.Peek(wire.HeaderSize)
 	if timedOut(err) {
@@ -210,29 +222,45 @@ func (st *Stream) next(kind wire.Kind) error {
 	switch {
 	case err != nil:
 		return err
+	case h.Files > 0:
+		return wire.Errorf(wire.Malformed, "a %v with descriptors on a stream", h.Kind)
 	case h.Kind == kind && (kind == wire.KindData || h.Length > 0): // an item is a value
 		st.left = h.Length
 		return nil
 	case h.Kind == wire.KindFinish && h.Length == 0:
 		return io.EOF
 	case h.Kind == wire.KindReply && h.Flags == wire.FlagError:
-		st.refusal = make([]byte, 0, h.Length)
-		return st.refused()
+		st.refusal, st.refused = []byte{}, int(h.Length)
+		return st.readRefusal()
 	}
 	return wire.Errorf(wire.Malformed, "a %v of %d bytes on a stream of %vs", h.Kind, h.Length, kind)
 }
 
-// refused reads the error that the peer's side of the stream ended with.
-func (st *Stream) refused() error {
-	n, err := io.ReadFull(st.r, st.refusal[len(st.refusal):cap(st.refusal)])
-	st.refusal = st.refusal[:len(st.refusal)+n]
+// more reads the rest of a body of so many bytes, for which memory is taken as it comes.
+func (st *Stream) more(b []byte, length int) ([]byte, error) {
+	for len(b) < length {
+		if len(b) == cap(b) {
+			b = slices.Grow(b, min(length-len(b), max(len(b), streamRead)))
+		}
+		n, err := st.r.Read(b[len(b):min(cap(b), length)])
+		b = b[:len(b)+n]
+		if err != nil && len(b) < length {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// readRefusal reads the error that the peer's side of the stream ended with.
+func (st *Stream) readRefusal() (err error) {
+	st.refusal, err = st.more(st.refusal, st.refused)
 	if timedOut(err) {
 		return err
 	}
 	if err != nil {
 		return st.failed("read", err)
 	}
-	st.s.trace(receivedFrame, st.flow.id, wire.Frame{Header: wire.Header{Kind: wire.KindReply, Flags: wire.FlagError, Length: uint32(n)}, Body: st.refusal})
+	st.s.trace(receivedFrame, st.flow.id, wire.Frame{Header: wire.Header{Kind: wire.KindReply, Flags: wire.FlagError, Length: uint32(st.refused)}, Body: st.refusal})
 	e, err := wire.DecodeError(st.refusal)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 // begun serves a stream that the peer has opened. A peer may take any time for its first frame, as one that is stopped does; streamsBound bounds their number.
 func (s *Session) begun(accepted *yamux.Stream) {
 	y := s.conn.flows.claim(accepted)
-	r := bufio.NewReader(y)
+	r := bufio.NewReaderSize(y, streamRead)
 	b, err := r.Peek(wire.HeaderSize)
 	if err != nil {
 		y.discard()
@@ -27,12 +27,18 @@ func (s *Session) begun(accepted *yamux.Stream) {
 		s.offerLarge(y, r, h)
 		return
 	}
+	placed := s.takePlace()
+	defer s.leavePlace()
+	if err == nil && !placed {
+		s.refuseStream(y, wire.Errorf(wire.OverQuota, "more than %d streams", maxStreams))
+		return
+	}
 	first := wire.Stream{}
 	f, err := readFrame(r)
 	if err == nil {
 		err = wire.Unmarshal(f.Body, &first)
 	}
-	if err != nil || f.Kind != wire.KindStream {
+	if err != nil || f.Kind != wire.KindStream || f.Files > 0 {
 		s.log.Debug("stream begins malformed", "err", err)
 		y.discard()
 		return
@@ -46,6 +52,31 @@ func (s *Session) begun(accepted *yamux.Stream) {
 	if st.close(nil) {
 		st.drain()
 	}
+}
+
+// takePlace counts a stream of the peer that is being served, before memory is taken for its first frame, and reports whether there are not too many.
+func (s *Session) takePlace() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served++
+	return s.served <= maxStreams
+}
+
+func (s *Session) leavePlace() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served--
+}
+
+// refuseStream tells the peer why a stream is not served, and drops what comes on it.
+func (s *Session) refuseStream(y *flow, err error) {
+	y.SetWriteDeadline(time.Now().Add(refusalWait))
+	f := s.encode(0, "", nil, err).frame
+	s.trace(sentFrame, y.id, f)
+	if err := s.conn.writeStream(s.ctx, y.Stream, f.Append(nil)); err != nil {
+		s.log.Debug("stream was refused in silence", "err", err)
+	}
+	y.discard()
 }
 
 // bound has the handler's context end when the caller's time is over: so many milliseconds from now, unless that is 0.
@@ -86,15 +117,13 @@ func (s *Session) answerStream(st *Stream) {
 func (s *Session) serveStream(st *Stream) (err error) {
 	defer s.recovered(st.method, &err)
 	s.mu.Lock()
-	n, draining := len(s.streams), s.draining
+	draining := s.draining
 	s.mu.Unlock()
 	switch {
 	case s.conf.Handler == nil:
 		return wire.Errorf(wire.UnknownMethod, "no stream method %q: this side serves none", wire.Printable(st.method, wire.MaxMethod))
 	case draining:
 		return wire.Errorf(wire.Terminating, "the session is being ended")
-	case n > maxStreams:
-		return wire.Errorf(wire.OverQuota, "more than %d streams", maxStreams)
 	}
 	return s.conf.Handler.ServeStream(st.ctx, st)
 }

@@ -41,6 +41,7 @@ func (st *Stream) CloseWrite() error {
 	if st.gone && !st.closed && st.s.ctx.Err() == nil {
 		return nil
 	}
+	st.finished = err == nil || st.torn != nil || st.closed // else it can be tried again
 	return err
 }
 

@@ -28,12 +28,6 @@ func (s *Session) OpenStreaming(ctx context.Context, method string, value any) (
 }
 
 func (s *Session) openStreaming(ctx context.Context, method string, value any) (*Stream, error) {
-	s.mu.Lock()
-	terminating := s.terminating && s.ended == nil
-	s.mu.Unlock()
-	if terminating {
-		return nil, wire.Errorf(wire.Terminating, "the session is being ended")
-	}
 	b, err := wire.Marshal(value)
 	if err != nil {
 		return nil, err
@@ -109,11 +103,10 @@ func (st *Stream) receive() ([]byte, error) {
 	if err := st.arrive(wire.KindItem); err != nil {
 		return nil, err
 	}
-	if st.item == nil {
-		st.item = make([]byte, 0, st.left)
-	}
-	n, err := io.ReadFull(st.r, st.item[len(st.item):cap(st.item)])
-	st.item, st.left = st.item[:len(st.item)+n], st.left-uint32(n)
+	had := len(st.item)
+	var err error
+	st.item, err = st.more(st.item, had+int(st.left))
+	st.left -= uint32(len(st.item) - had)
 	if err != nil {
 		return nil, st.failed("read", err) // the rest may come after a deadline of SetReadDeadline
 	}

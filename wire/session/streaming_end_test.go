@@ -201,36 +201,6 @@ func TestAKilledPeerIsALossToStreamingCallsAndNoEnd(t *testing.T) {
 	}
 }
 
-func TestTheTimeOfAStreamingCallHoldsAgainstAPeerThatIsAliveAndSilent(t *testing.T) {
-	const deadline, margin = 200 * time.Millisecond, 3 * time.Second
-	c, child := withChild(t, nil)
-	if err := c.Call(within(t, 10*time.Second), "echo", "", nil); err != nil {
-		t.Fatal(err)
-	}
-	child.stop(t)
-	for name, f := range map[string]func(*session.Stream) error{
-		"Send": func(st *session.Stream) error {
-			for {
-				if err := st.Send(make([]byte, 60_000)); err != nil {
-					return err
-				}
-			}
-		},
-		"Receive": func(st *session.Stream) error { return st.Receive(new(any)) },
-	} {
-		began := time.Now()
-		err := f(beginWithin(t, within(t, deadline), c, "repeat", nil))
-		if d := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || d > deadline+margin {
-			t.Errorf("%s: %v after %v, want a deadline", name, err, d)
-		}
-	}
-	child.goOn(t)
-	st, v := begin(t, c, "repeat", nil), ""
-	if err := errors.Join(st.Send("hi"), st.Receive(&v)); err != nil || v != "hi" {
-		t.Errorf("afterwards: %q, %v", v, err)
-	}
-}
-
 func TestNoStreamingCallBeginsOnASessionThatIsBeingEnded(t *testing.T) {
 	var served atomic.Int64
 	c, s := pair(t, session.Config{}, session.Config{Handler: handler{streams: streams{

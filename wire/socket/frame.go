@@ -40,7 +40,7 @@ func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
 		err = wire.Errorf(wire.Malformed, "read a frame: %d descriptors arrived with a %v that says %d", len(files), f.Kind, f.Files)
 	}
 	if err != nil {
-		CloseFiles(files)
+		Discard(files)
 		return f, nil, err
 	}
 	return f, files, nil
@@ -55,7 +55,7 @@ func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, e
 		truncated = truncated || flags&unix.MSG_CTRUNC != 0
 		at += n
 		if most := wire.MaxFiles + 1; len(files) > most { // a frame can be long, and each of its bytes have descriptors; so many are too many already
-			CloseFiles(files[most:])
+			Discard(files[most:])
 			files = files[:most]
 		}
 		switch {
@@ -176,6 +176,17 @@ func withFDs(files []*os.File, fds []int, f func() (int, error)) (n int, err err
 		return 0, controlErr
 	}
 	return n, err
+}
+
+// Discard closes files that were received. Closing the last copy of a TCP socket waits as long as its sender has said (SO_LINGER, socket(7)), so nobody is
+// asked to.
+func Discard(files []*os.File) {
+	for _, f := range files {
+		if raw, err := f.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) }) // it may be no socket
+		}
+	}
+	CloseFiles(files)
 }
 
 // CloseFiles closes all files.

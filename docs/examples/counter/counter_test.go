@@ -105,7 +105,7 @@ func TestAFollowersHandlerEndsWithIt(t *testing.T) {
 
 func TestTheExamplesOfTheManualAreTheOnesThatAreCompiled(t *testing.T) {
 	var source []byte
-	for _, name := range []string{"counter.go", "counterd/main.go"} {
+	for _, name := range []string{"counter.go", "counterd/main.go", "counterctl/main.go", "counter_test.go"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func TestTheExamplesOfTheManualAreTheOnesThatAreCompiled(t *testing.T) {
 			t.Errorf("this example is not compiled:\n%s", code)
 		}
 	}
-	if found != 3 {
-		t.Errorf("%d examples, want 3", found)
+	if found != 5 {
+		t.Errorf("%d examples, want 5", found)
 	}
 }

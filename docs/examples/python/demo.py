@@ -12,10 +12,17 @@ import fairlead
 PATIENCE = 10.0  # seconds for each step
 
 
+def text(reply):
+    """The text of a reply, which may be of any shape: it is what the service made of it."""
+    if isinstance(reply, dict) and isinstance(reply.get("text"), str):
+        return reply["text"]
+    raise fairlead.FairleadError("malformed", f"the reply is no map with a text: {reply!r:.200}")
+
+
 def echo(args):
     """has a service say TEXT"""
     with fairlead.connect(args.endpoint, timeout=PATIENCE, title="demo.py echo") as session:
-        print(session.call("echo", {"text": args.text}, timeout=PATIENCE)["text"])
+        print(text(session.call("echo", {"text": args.text}, timeout=PATIENCE)))
 
 
 def lease(args):
@@ -31,7 +38,7 @@ def lease(args):
 def descriptor(args):
     """passes PATH, opened, to a service, and prints what it read there"""
     with open(args.path, "rb") as file, fairlead.connect(args.endpoint, timeout=PATIENCE, title="demo.py descriptor") as session:
-        print(session.call("cat", {"file": fairlead.Descriptor(file)}, timeout=PATIENCE)["text"], end="")
+        print(text(session.call("cat", {"file": fairlead.Descriptor(file)}, timeout=PATIENCE)), end="")
 
 
 def main():

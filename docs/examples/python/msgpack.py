@@ -1,4 +1,7 @@
-"""msgpack, as far as Fairlead needs it: nil, bool, int, float, str, bin, list and dict. What is read is not trusted."""
+"""msgpack, as far as Fairlead needs it: nil, bool, int, float, str, bin, list and dict. What is read is not trusted.
+
+Of the ext types a timestamp, as Go's time.Time is, is read as an int: Unix time in nanoseconds. None is written.
+"""
 
 import struct
 
@@ -11,6 +14,10 @@ _SIZED = {
     0xC4: (bytes, "B"), 0xC5: (bytes, "H"), 0xC6: (bytes, "I"), 0xD9: (str, "B"), 0xDA: (str, "H"), 0xDB: (str, "I"),
     0xDC: (list, "H"), 0xDD: (list, "I"), 0xDE: (dict, "H"), 0xDF: (dict, "I"),
 }
+
+_TIMESTAMPS = {0xD6: 4, 0xD7: 8}  # codes of ext types of a fixed length
+_EXT8 = 0xC7
+_TIMESTAMP = -1  # msgpack's own ext type
 
 
 def pack(value, other=None, depth=0):
@@ -73,6 +80,8 @@ def unpack_from(data, at, depth=0):
         return _CONSTANTS[code], at
     if code in _NUMBERS:
         return _number(_NUMBERS[code], data, at)
+    if code in _TIMESTAMPS or code == _EXT8:
+        return _timestamp(code, data, at)
     if code < 0xC0:
         kind = dict if code < 0x90 else list if code < 0xA0 else str
         length = code - _SHORT[kind][0]
@@ -96,6 +105,23 @@ def unpack_from(data, at, depth=0):
         return (items if kind is list else dict(zip(items[::2], items[1::2]))), at
     except TypeError:
         raise ValueError("a key is a list or a map") from None
+
+
+def _timestamp(code, data, at):
+    """The Unix time in nanoseconds of a timestamp in one of its three forms, and the index behind it."""
+    length, at = _number("B", data, at) if code == _EXT8 else (_TIMESTAMPS[code], at)
+    kind, at = _number("b", data, at)
+    if kind != _TIMESTAMP or length not in (4, 8, 12):
+        raise ValueError(f"ext type {kind} of {length} bytes is none that Fairlead uses")
+    if length == 12:
+        nanoseconds, at = _number("I", data, at)
+        seconds, at = _number("q", data, at)
+    else:
+        number, at = _number("I" if length == 4 else "Q", data, at)
+        nanoseconds, seconds = (0, number) if length == 4 else divmod(number, 1 << 34)
+    if nanoseconds >= 1_000_000_000:
+        raise ValueError("a timestamp has more nanoseconds than a second")
+    return seconds * 1_000_000_000 + nanoseconds, at
 
 
 def _number(form, data, at):

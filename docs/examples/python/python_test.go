@@ -3,18 +3,23 @@ package python_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/docs/examples/readme"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -77,9 +82,13 @@ func serve(t *testing.T) *service {
 	})
 	services.HandleOneWay(mux, "take", s.take)
 	services.Handle(mux, "back", back)
+	services.Handle(mux, "time", func(_ context.Context, n int64) (time.Time, error) { return time.Unix(0, n), nil })
+	another := services.NewMux()
+	services.Handle(another, "echo", func(_ context.Context, r text) (any, error) { return map[string]string{"t": r.Text}, nil })
 	b := brokertest.Start(t)
 	s.Service = b.Serve(services.Server{
-		Endpoints: map[string]*services.Mux{endpoint: mux},
+		Service:   endpoint,
+		Endpoints: map[string]*services.Mux{endpoint: mux, "com.example.another": another},
 		Opened:    func(o *session.Session) { s.opened <- o },
 	})
 	s.socket = b.Socket
@@ -136,6 +145,11 @@ func TestTheDemosEchoComesBack(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	python(t, s.socket, "demo.py", "echo").end(2)
+	other := python(t, s.socket, "demo.py", "echo", "com.example.another", "hi")
+	other.end(1)
+	if got, want := other.stderr.String(), "demo.py: malformed: the reply is no map with a text: {'t': 'hi'}\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	p := python(t, s.socket, "demo.py", "echo", "com.example.nobody", "hi")
 	p.end(1)
 	if got := p.stderr.String(); !strings.HasPrefix(got, "demo.py: unknown_endpoint: ") || strings.Contains(got, "Traceback") {
@@ -152,6 +166,92 @@ for v in (None, True, -1, 2**63 - 1, -2**63, 1.5, "é" * 100, b"\0" * 300, list(
     got = s.call("echo", v, timeout=20)
     assert got == v and type(got) is type(v), (v, got)
 s.close()`).end(0)
+}
+
+func TestATimeOfGosIsReadAsNanoseconds(t *testing.T) {
+	s := serve(t)
+	script(t, s.socket, `
+for n in (0, 1, 10**9, 2**32 * 10**9, 2**32 * 10**9 - 1, -1, -10**9, -2**63, 2**63 - 1):
+    got = s.call("time", n, timeout=20)
+    assert got == n, (got, n)
+import msgpack
+for bad in ("d6fe00000000", "d5ff0000", "c705ff0000000000", "d7ffffffffff00000000", "c70cff3b9aca000000000000000000", "d6ff0000", "c70cff00"):
+    try: print(msgpack.unpack(bytes.fromhex(bad)), "is read from", bad)
+    except ValueError: pass
+s.close()`).end(0)
+}
+
+// opens waits until an endpoint can be opened.
+func opens(t *testing.T, b *brokertest.Broker, endpoint string) {
+	t.Helper()
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		s, err := client.Dial(t.Context(), endpoint, client.Options{Socket: b.Socket})
+		if err == nil {
+			s.Close()
+			s.Wait()
+			return
+		}
+		if !errors.Is(err, wire.UnknownEndpoint) || time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWhatTheReadmeShowsWorksWithItsService(t *testing.T) {
+	leavesNothing(t)
+	program := filepath.Join(t.TempDir(), "service")
+	if out, err := exec.Command("go", "build", "-o", program, "./service").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const last = "    lost = session.wait()"
+	_, example, _ := strings.Cut(string(text), "```python\n")
+	example, _, _ = strings.Cut(example, "```")
+	if !strings.Contains(example, last) {
+		t.Fatalf("the example does not end with %q:\n%s", last, example)
+	}
+	file := filepath.Join(t.TempDir(), "hostname")
+	if err := os.WriteFile(file, []byte("a host\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	example = strings.ReplaceAll(example, "/etc/hostname", file) // not every system has it
+
+	b := brokertest.Start(t)
+	service := start(t, program, append(os.Environ(), "FAIRLEAD_SOCKET="+b.Socket))
+	opens(t, b, "com.example.echo")
+	for want, args := range map[string][]string{"hi": {"echo", "com.example.echo", "hi"}, "a host": {"descriptor", "com.example.echo", file}} {
+		if got := python(t, b.Socket, append([]string{"demo.py"}, args...)...).end(0); got != want {
+			t.Errorf("%v: %q, want %q", args, got, want)
+		}
+	}
+	p := python(t, b.Socket, "-u", "-c", strings.Replace(example, last, "    print('all are handled')\n"+last, 1)+"print(lost.code)")
+	for _, want := range []string{"hi", "x", "all are handled"} {
+		if got := p.line(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	service.signal(syscall.SIGTERM)
+	service.end(0)
+	if got := p.end(0); got != "interrupted" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTheDemosEchoWorksWithTheServiceOfTheMainReadme(t *testing.T) {
+	leavesNothing(t)
+	b := brokertest.Start(t)
+	t.Setenv("FAIRLEAD_SOCKET", b.Socket)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- readme.Serve(ctx) }()
+	defer func() { cancel(); <-served }()
+	opens(t, b, "com.example.echo")
+	if got := python(t, b.Socket, "demo.py", "echo", "com.example.echo", "hi").end(0); got != "hi" {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestDescriptorsTravelBothWays(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 // An Echo is a text, there and back.
 type Echo struct {
-	Text string `msgpack:"t"`
+	Text string `msgpack:"text"`
 }
 
 // Serve serves the endpoint com.example.echo.
@@ -40,8 +40,7 @@ func Call(ctx context.Context) error {
 		return err
 	}
 	fmt.Println(reply.Text)
-	<-session.Done() // session.End() says who ended it and why
-	return nil
+	return nil // who holds a session for longer waits for <-session.Done(): session.End() says who ended it and why
 }
 
 // Run runs a command that holds a lease.
