@@ -112,13 +112,13 @@ func encodeFile(e *msgpack.Encoder, v reflect.Value) error {
 		return e.EncodeNil()
 	}
 	t, ok := e.Writer().(*target)
-	switch {
-	case !ok:
+	if !ok {
 		return Errorf(Unsupported, "a descriptor outside of a message")
-	case len(t.files) == MaxFiles:
-		return Errorf(OverQuota, "a message with more than %d descriptors", MaxFiles)
 	}
 	t.files = append(t.files, f)
+	if len(t.files) > MaxFiles {
+		return Errorf(OverQuota, "a message with more than %d descriptors", MaxFiles)
+	}
 	return e.EncodeInt(int64(len(t.files) - 1))
 }
 
