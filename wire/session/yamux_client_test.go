@@ -144,17 +144,17 @@ func (p *stock) rawStream() {
 	p.put(st, 33, 0, 0, []byte("not "))
 	p.put(st, 33, 0, 0, []byte("msgpack"))
 	p.put(st, 34, 0, 0, nil)
-	text := ""
+	var text strings.Builder
 	for {
 		kind, _, _, body := p.get(st)
 		if kind == 34 {
 			break
 		}
-		text += string(body)
+		text.WriteString(string(body))
 	}
 	st.Close()
-	if _, err := st.Read(make([]byte, 1)); text != "not msgpack" || err != io.EOF {
-		p.t.Errorf("%q, and then %v", text, err)
+	if _, err := st.Read(make([]byte, 1)); text.String() != "not msgpack" || err != io.EOF {
+		p.t.Errorf("%q, and then %v", text.String(), err)
 	}
 }
 
