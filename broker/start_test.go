@@ -75,7 +75,7 @@ func TestAFailedStartLeavesNeitherProcessNorDescriptor(t *testing.T) {
 	const rounds = 20
 	l, pids := &log{}, filepath.Join(t.TempDir(), "pids")
 	kinds := map[string]wire.Code{"com.example.exits": wire.StartFailed, "com.example.sleeps": wire.StartTimeout, "com.example.malformed": wire.StartTimeout}
-	b := brokertest.StartWith(t, broker.Config{StartTimeout: 200 * time.Millisecond, Logger: l.logger(), Services: []broker.Service{
+	b := brokertest.StartWith(t, broker.Config{StartTimeout: time.Second, Logger: l.logger(), Services: []broker.Service{
 		shell("com.example.exits", "exit 1", ""),
 		shell("com.example.sleeps", `echo $$ >> "$1"; exec sleep 1000`, pids),
 		shell("com.example.malformed", `echo $$ >> "$1"; printf '`+malformed+`' >&3; exec sleep 1000`, pids),

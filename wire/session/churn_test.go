@@ -108,7 +108,7 @@ func oneStream(ctx context.Context, cancel func(), from *session.Session, n int)
 func TestStreamsThatAreLetGoBeforeTheyAreAcceptedAreForgotten(t *testing.T) {
 	c, s := both(t, usual)
 	for _, from := range []*session.Session{c, s} {
-		for range 2000 {
+		for range 500 {
 			st, err := from.OpenStream(within(t, 20*time.Second), "echo")
 			if err != nil {
 				t.Fatal(err)
@@ -119,7 +119,7 @@ func TestStreamsThatAreLetGoBeforeTheyAreAcceptedAreForgotten(t *testing.T) {
 	leavesNoBodies(t, c, s)
 	for _, side := range []*session.Session{c, s} {
 		if n := side.Unacknowledged(); n > 0 {
-			t.Errorf("%d of 2000 streams that are over are kept as unacknowledged", n)
+			t.Errorf("%d of 500 streams that are over are kept as unacknowledged", n)
 		}
 	}
 }

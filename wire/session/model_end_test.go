@@ -9,16 +9,6 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// broken reports whether the connection broke, or a side let it go without a word.
-func (h *history) broken() bool {
-	for _, op := range h.ops {
-		if op.what == aborts && op.called.was() {
-			return true
-		}
-	}
-	return h.lost.was()
-}
-
 // checkEnd checks that a side ended once, for a reason that there was, and says so to who asks later.
 func (h *history) checkEnd(i int) {
 	s := h.sides[i]
@@ -114,7 +104,7 @@ func (h *history) checkHalves(i int) {
 // checkDelivery checks that what a side sent before it ended in peace was handled, and that who drains answers all it has taken.
 func (h *history) checkDelivery(from int) {
 	end := h.onlyEnd()
-	if end == nil || end.side != from || end.err != nil || h.broken() {
+	if end == nil || end.side != from || end.err != nil || h.lost.was() || h.sides[1-from].end != end.told() {
 		return
 	}
 	inTime := end.within == 0 || end.returned.at < end.called.at+end.within
@@ -124,7 +114,7 @@ func (h *history) checkDelivery(from int) {
 			idle = max(idle, op.left.at)
 		}
 	}
-	if late := s.ended.at - idle; end.what == drains && late > h.delays()+time.Second { // it has flushed
+	if late := s.ended.at - idle; end.what == drains && late > drainFlush+h.delays() {
 		h.fault("%v has waited for %v with nothing left to answer", end, late)
 	}
 	drained := end.what == drains && inTime && s.end.Code == end.end.Code

@@ -237,8 +237,9 @@ func (p *plan) drawCall(r *rand.Rand, op *operation) {
 var closed = wire.End{Code: wire.Invalid, Origin: wire.Local, Text: "closed"}
 
 const (
-	closeWait = 5 * time.Second
-	tooMany   = "too many"
+	closeWait  = 5 * time.Second
+	drainFlush = time.Second // for what the other side had sent before it was told of the drain
+	tooMany    = "too many"
 )
 
 // drawEnd returns what ends a side, or is the beginning of its end.
