@@ -63,7 +63,8 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 	return err
 }
 
-// leave waits until a one-way message with descriptors has left: the kernel may not take them.
+// leave waits until a one-way message with descriptors has left: the kernel may not take them. One that may have left is no failure: its receiver may have
+// the descriptors.
 func (s *Session) leave(ctx context.Context, out *outgoing, unsent <-chan error, l load) error {
 	var err error
 	select {
@@ -71,11 +72,12 @@ func (s *Session) leave(ctx context.Context, out *outgoing, unsent <-chan error,
 		return nil
 	case err = <-unsent:
 	case <-s.done:
-		return context.Cause(s.ctx)
+		err = context.Cause(s.ctx)
 	case <-ctx.Done():
-		if err = ctx.Err(); !s.out.withdraw(out) {
-			return err
-		}
+		err = ctx.Err()
+	}
+	if !s.out.withdraw(out) {
+		return nil
 	}
 	s.oneWay.back(1, l)
 	return err
