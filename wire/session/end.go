@@ -26,7 +26,12 @@ func (s *Session) Close() error {
 func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 	end.Code = cmp.Or(end.Code, wire.Invalid)
 	end = end.Bounded()
-	s.finish(end)
+	if !s.finish(end) {
+		select { // the hooks of the end that came first return before the peer's Close does
+		case <-s.done:
+		case <-ctx.Done():
+		}
+	}
 	s.forsake()
 	told := wire.End{Code: end.Code, Origin: s.conf.Origin, Text: end.Text}
 	if end.Origin == wire.Broker {
@@ -233,7 +238,9 @@ func (s *Session) breach(err error) {
 	e := wire.AsError(err)
 	s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", e.Code, "err", wire.Printable(e.Text, wire.MaxText))
 	text := wire.Cut(e.Text, wire.MaxText)
-	s.finish(wire.End{Code: e.Code, Origin: wire.Local, Text: text})
+	if !s.finish(wire.End{Code: e.Code, Origin: wire.Local, Text: text}) {
+		<-s.done
+	}
 	s.forsake()
 	if f, err := wire.NewFrame(wire.KindEnd, 0, wire.End{Code: e.Code, Origin: wire.Peer, Text: text}); err == nil {
 		s.out.finish(&f)

@@ -100,6 +100,7 @@ func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
 		defer func() { <-s.turns }()
 	case <-s.done:
 		socket.CloseFiles(out.files)
+		s.answered(m.id)
 		return
 	}
 	sending, stop := context.WithCancel(s.ctx)
