@@ -90,8 +90,8 @@ func hold(v reflect.Value, held map[*os.File]bool, depth int) {
 			hold(v.Elem(), held, depth-1)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			hold(v.Field(i), held, depth-1)
+		for _, field := range v.Fields() {
+			hold(field, held, depth-1)
 		}
 	case reflect.Slice, reflect.Array:
 		if k := v.Type().Elem().Kind(); k > reflect.Complex128 && k != reflect.String { // those have none
