@@ -164,7 +164,7 @@ func (c *conn) writeMux(frame []byte) {
 				c.endTurn()
 				return
 			}
-			c.flushLocked(slices.Clone(frame[n:])) // it has the turn, if the frame was begun
+			c.flushLocked(slices.Clone(frame[n:])) // it has the turn
 			return
 		default:
 			c.flushLocked(nil)

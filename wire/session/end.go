@@ -156,10 +156,11 @@ func (s *Session) lost(err error) {
 	if s.mux.over() {
 		err = s.muxCause(err)
 	}
-	if breach := s.broken(err); breach != nil && s.conf.Lane {
-		s.breach(breach)
-		return
-	} else if breach != nil {
+	if breach := s.broken(err); breach != nil {
+		if s.conf.Lane { // the peer can be told
+			s.breach(breach)
+			return
+		}
 		s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", breach.Code, "err", breach.Text)
 		s.finish(wire.End{Code: breach.Code, Origin: wire.Local, Text: breach.Text})
 		s.release()

@@ -220,12 +220,6 @@ func (s *Session) endedOr(err error) error {
 		case <-time.After(endWait):
 		}
 	}
-	if s.mux.over() { // then the session ends, too, and its end says more
-		select {
-		case <-s.done:
-		case <-time.After(endWait):
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {

@@ -51,8 +51,13 @@ func (s *Session) reply(m *Message, reply any, err error) {
 		s.replyLarge(m, out, r.large)
 		return
 	}
-	out.unsent = func(err error) { s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame}) }
+	out.unsent = func(err error) { s.replyUnsent(m, err) }
 	s.pushReply(out)
+}
+
+// replyUnsent answers with an error in place of a reply whose descriptors could not leave.
+func (s *Session) replyUnsent(m *Message, err error) {
+	s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame})
 }
 
 // encodeInTurn encodes a reply. A large one waits for room before it is held; how much it has taken of that is returned, too.
@@ -107,7 +112,7 @@ func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
 	defer stop()
 	out.unsent = func(err error) {
 		stop()
-		s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame})
+		s.replyUnsent(m, err)
 	}
 	y, err := s.beginReply(out, len(value))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // Send sends a one-way message. It returns when the message is queued, or, if it has descriptors, when it has left: nothing tells whether it was handled, see
-// Flush. It waits until ctx ends for the peer to have handled earlier ones. The message has at most wire.MaxBody bytes with its method, and up to wire.MaxFiles descriptors, which stay the caller's. Failures are as
-// those of Call.
+// Flush. It waits until ctx ends for the peer to have handled earlier ones. The message has at most wire.MaxBody bytes with its method, and up to
+// wire.MaxFiles descriptors, which stay the caller's. Failures are as those of Call.
 func (s *Session) Send(ctx context.Context, method string, value any) error {
 	err := s.send(ctx, method, value)
 	if err == nil {
