@@ -8,7 +8,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/hashicorp/yamux"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/wire"
@@ -304,7 +303,7 @@ func (c *conn) left() {
 }
 
 // writeStream writes b to a stream of this connection, in chunks, until ctx ends. The stream's own deadline bounds the wait for its reader.
-func (c *conn) writeStream(ctx context.Context, stream *yamux.Stream, b []byte) error {
+func (c *conn) writeStream(ctx context.Context, stream *flow, b []byte) error {
 	for len(b) > 0 {
 		n, err := c.admit(ctx)
 		if err != nil {

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -86,6 +88,9 @@ func (a *flows) claim(y *yamux.Stream) *flow {
 	}
 	f.Stream = y
 	a.claimLocked(f)
+	if a.closed {
+		y.SetDeadline(longAgo)
+	}
 	return f
 }
 
@@ -162,27 +167,28 @@ func (a *flows) sent(h yamuxFrame) {
 	}
 }
 
-// mayDrain has f be read without a deadline, and reports false if the connection is closed.
-func (a *flows) mayDrain(f *flow) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed {
-		f.SetReadDeadline(time.Time{})
-	}
-	return !a.closed
-}
-
-// close ends whoever drains a stream. They are many where a peer leaves many, and yamux has readers spin while it closes.
+// close has nobody wait on a stream any more: yamux has readers and writers spin from its end until it has closed their streams one by one, and
+// many of them leave it no processor to do so. What has come can still be read. It is called before yamux ends.
 func (a *flows) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.closed {
+		return
+	}
 	a.closed = true
 	a.settleLocked()
 	for _, f := range a.byID {
-		if f.released && f.Stream != nil {
-			f.SetReadDeadline(longAgo)
+		if f.Stream != nil {
+			f.Stream.SetDeadline(longAgo)
 		}
 	}
+}
+
+// over reports whether the connection is closed, or about to be.
+func (a *flows) over() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.closed
 }
 
 // dropLocked forgets a flow that neither side has any more.
@@ -209,11 +215,42 @@ func (f *flow) whenGone(told func()) {
 	}
 }
 
-// Read reads from the stream, and gives a large buffer back when it is empty.
+// SetDeadline bounds reading and writing. It changes nothing once the connection is closed, and neither do the other two.
+func (f *flow) SetDeadline(t time.Time) error { return f.bound(f.Stream.SetDeadline, t) }
+
+// SetReadDeadline bounds reading.
+func (f *flow) SetReadDeadline(t time.Time) error { return f.bound(f.Stream.SetReadDeadline, t) }
+
+// SetWriteDeadline bounds writing.
+func (f *flow) SetWriteDeadline(t time.Time) error { return f.bound(f.Stream.SetWriteDeadline, t) }
+
+func (f *flow) bound(set func(time.Time) error, t time.Time) error {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	if f.all.closed {
+		return nil
+	}
+	return set(t)
+}
+
+// Write writes to the stream. It fails with net.ErrClosed once the connection is closed.
+func (f *flow) Write(b []byte) (int, error) {
+	n, err := f.Stream.Write(b)
+	if err != nil && f.all.over() {
+		err = net.ErrClosed
+	}
+	return n, err
+}
+
+// Read reads from the stream, and gives a large buffer back when it is empty. It returns io.EOF once the connection is closed and all that came was
+// read.
 func (f *flow) Read(b []byte) (int, error) {
 	n, err := f.Stream.Read(b)
 	a := f.all
 	a.mu.Lock()
+	if a.closed && timedOut(err) {
+		err = io.EOF
+	}
 	if !f.dropped {
 		f.unread -= n
 		a.unread -= n
@@ -262,9 +299,7 @@ func (a *flows) acknowledged(f *flow) {
 // discard releases the stream and drops what the peer still sends, until it lets go too or the session ends. Nobody else reads the stream.
 func (f *flow) discard() {
 	f.Close()
-	if !f.all.mayDrain(f) {
-		return
-	}
+	f.SetReadDeadline(time.Time{})
 	var b [1 << 10]byte
 	for {
 		if _, err := f.Read(b[:]); err != nil {

@@ -145,7 +145,7 @@ func (s *Session) beginLarge(ctx context.Context, h wire.Header, length int) (*f
 	}
 	h.Kind, h.Length = wire.KindLarge, uint32(length)
 	s.trace(sentFrame, y.id, wire.Frame{Header: h})
-	if err := s.conn.writeStream(ctx, y.Stream, h.Append(nil)); err != nil {
+	if err := s.conn.writeStream(ctx, y, h.Append(nil)); err != nil {
 		y.Close()
 		return nil, err
 	}
@@ -163,14 +163,14 @@ func (s *Session) sendLarge(ctx context.Context, y *flow, value []byte, patience
 		progress := time.AfterFunc(patience, func() { s.giveUpOn(stuck) })
 		defer progress.Stop()
 		for len(value) > maxChunk {
-			if err := s.conn.writeStream(ctx, y.Stream, value[:maxChunk]); err != nil {
+			if err := s.conn.writeStream(ctx, y, value[:maxChunk]); err != nil {
 				return err
 			}
 			progress.Reset(patience)
 			value = value[maxChunk:]
 		}
 	}
-	return s.conn.writeStream(ctx, y.Stream, value)
+	return s.conn.writeStream(ctx, y, value)
 }
 
 // endWait is how long the session's end may come after that of a stream that it has cut off.

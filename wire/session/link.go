@@ -38,7 +38,7 @@ func (l laneLink) finish() error                 { return l.conn.finish() }
 
 // A streamLink is a yamux stream.
 type streamLink struct {
-	stream *yamux.Stream
+	stream *flow
 	conn   *conn
 	r      *bufio.Reader
 	burst  bool // a long frame was read: yamux keeps its buffer until it is told to shrink it
@@ -46,7 +46,8 @@ type streamLink struct {
 }
 
 func newStreamLink(stream *yamux.Stream, c *conn) *streamLink {
-	return &streamLink{stream: stream, conn: c, r: bufio.NewReaderSize(c.flows.claim(stream), 4096)}
+	f := c.flows.claim(stream)
+	return &streamLink{stream: f, conn: c, r: bufio.NewReaderSize(f, 4096)}
 }
 
 func (l *streamLink) read() (arrived, error) {
@@ -85,7 +86,7 @@ func (l *streamLink) write(batch []*outgoing) error {
 	return err
 }
 
-func (l *streamLink) finish() error { return l.stream.Close() }
+func (l *streamLink) finish() error { return l.stream.Stream.Close() }
 
 func appendFrames(b []byte, batch []*outgoing) []byte {
 	for _, o := range batch {

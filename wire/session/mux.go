@@ -68,10 +68,10 @@ func (m *mux) session() *yamux.Session {
 	return m.y
 }
 
-// over reports whether yamux has been started and has ended.
+// over reports whether yamux has been started, and has ended or is about to.
 func (m *mux) over() bool {
 	y := m.session()
-	return y != nil && y.IsClosed()
+	return y != nil && (m.s.conn.flows.over() || y.IsClosed())
 }
 
 // pass hands bytes to yamux, and returns when it has them all.
@@ -119,7 +119,14 @@ type muxConn struct {
 	frame    []byte // a data frame's header, until its body comes; only yamux's sender uses it
 }
 
-func (c *muxConn) Read(b []byte) (int, error) { return c.mux.come.Read(b) }
+// Read fails when yamux is to end.
+func (c *muxConn) Read(b []byte) (int, error) {
+	n, err := c.mux.come.Read(b)
+	if err != nil {
+		c.mux.s.conn.flows.close()
+	}
+	return n, err
+}
 
 // Write takes all of b.
 func (c *muxConn) Write(b []byte) (int, error) {
@@ -145,6 +152,7 @@ func (c *muxConn) Write(b []byte) (int, error) {
 
 // Close is called by yamux when it ends. The conn's reader, which may wait, then sees why.
 func (c *muxConn) Close() error {
+	c.mux.s.conn.flows.close()
 	c.mux.come.Close()
 	return c.mux.s.conn.SetReadDeadline(longAgo)
 }

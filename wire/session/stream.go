@@ -106,7 +106,7 @@ func (s *Session) beginStream(ctx context.Context, first wire.Stream) (*Stream, 
 	}
 	if err == nil {
 		s.trace(sentFrame, y.id, f)
-		err = s.conn.writeStream(ctx, y.Stream, f.Append(nil))
+		err = s.conn.writeStream(ctx, y, f.Append(nil))
 	}
 	if err == nil {
 		return s.newStream(y, bufio.NewReaderSize(y, streamRead), first.Method), nil

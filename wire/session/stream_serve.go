@@ -73,7 +73,7 @@ func (s *Session) refuseStream(y *flow, err error) {
 	y.SetWriteDeadline(time.Now().Add(refusalWait))
 	f := s.encode(0, "", nil, err).frame
 	s.trace(sentFrame, y.id, f)
-	if err := s.conn.writeStream(s.ctx, y.Stream, f.Append(nil)); err != nil {
+	if err := s.conn.writeStream(s.ctx, y, f.Append(nil)); err != nil {
 		s.log.Debug("stream was refused in silence", "err", err)
 	}
 	y.discard()

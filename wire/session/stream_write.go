@@ -93,7 +93,7 @@ func (st *Stream) writeFrame(ctx context.Context, f wire.Frame) error {
 		return st.failed("write", err)
 	}
 	st.s.trace(sentFrame, st.flow.id, f)
-	err := st.s.conn.writeStream(ctx, st.flow.Stream, f.Append(nil))
+	err := st.s.conn.writeStream(ctx, st.flow, f.Append(nil))
 	if err == nil {
 		return nil
 	}
