@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -92,11 +93,11 @@ func TestABrokerIsKeptOffAPathThatAnotherHolds(t *testing.T) {
 }
 
 func TestRefusalsReachTheClientWithTheirCode(t *testing.T) {
-	b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{
 		{Name: "com.example.false", Endpoints: []string{"com.example.false"}, Program: []string{"/bin/false"}},
 		{Name: "com.example.none", Endpoints: []string{"com.example.none"}, Program: []string{"/does/not/exist"}},
-		{Name: "com.example.slow", Endpoints: []string{"com.example.slow"}, Program: []string{"/bin/sleep", "1000"}},
-	}, StartTimeout: 300 * time.Millisecond})
+		{Name: "com.example.slow", Endpoints: []string{"com.example.slow"}, Program: []string{"/bin/sleep", "1000"}, StartTimeout: 300 * time.Millisecond},
+	}})
 	server := echoServer()
 	server.Accept = func(_ context.Context, o services.Opening) error {
 		if o.Title == "stranger" {

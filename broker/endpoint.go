@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/services"
@@ -15,9 +16,10 @@ func (b *Broker) serveEndpoint() (err error) {
 	mux := services.NewMux()
 	services.Handle(mux, MethodStatus, b.status)
 	services.Handle(mux, MethodServices, b.listServices)
-	services.Handle(mux, MethodSessions, func(_ context.Context, r SessionsRequest) (Sessions, error) { return b.table.list(r), nil })
+	services.Handle(mux, MethodSessions, b.listSessions)
 	services.Handle(mux, MethodInspect, b.inspect)
 	services.Handle(mux, MethodClose, b.close)
+	b.serveCommands(mux)
 	b.local, err = services.NewHost(services.Server{Endpoints: map[string]*services.Mux{Endpoint: mux}, Logger: b.log})
 	if err != nil {
 		return err
@@ -31,7 +33,13 @@ func (b *Broker) serveEndpoint() (err error) {
 // takeNews enters what the broker's own host has to tell into the table.
 func (b *Broker) takeNews(i *instance) {
 	for {
-		b.tell(i, b.local.Take())
+		news := b.local.Take()
+		b.tell(i, news)
+		for _, info := range news {
+			if info.End != nil { // also of one that was not accepted
+				b.forget(info.ID)
+			}
+		}
 		select {
 		case <-b.local.News():
 		case <-b.ctx.Done():
@@ -48,37 +56,96 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	}, nil
 }
 
-func (b *Broker) listServices(context.Context, any) (Services, error) {
-	return Services{Services: b.serviceList()}, nil
+// listServices lists the services that the caller may open, register or administer. How an instance has ended is for who administers it.
+func (b *Broker) listServices(ctx context.Context, _ any) (Services, error) {
+	w, list := b.caller(ctx).who(), Services{}
+	for _, info := range b.serviceList() {
+		s := b.service(info.Name)
+		if !b.sees(w, s) && info.Name != Endpoint {
+			continue
+		}
+		if !b.administers(w, s) {
+			info.Last = nil
+		}
+		list.Services = append(list.Services, info)
+	}
+	return list, nil
 }
 
 // serviceList returns the declared services and those that registered on their own.
 func (b *Broker) serviceList() []ServiceInfo {
 	var list []ServiceInfo
 	for _, i := range b.instances() {
+		if b.service(i.service) != nil {
+			continue
+		}
 		info := ServiceInfo{Name: i.service, Endpoints: i.endpoints, State: ServiceRunning, PID: i.process.PID, Instance: i.number, StartedAt: wire.At(i.since)}
 		info.Sessions, _ = b.table.count(i)
 		list = append(list, info)
 	}
-	for _, s := range b.declared {
-		if slices.ContainsFunc(list, func(i ServiceInfo) bool { return i.Name == s.Name }) {
-			continue
+	for _, s := range b.all() {
+		info, i := s.info()
+		if i != nil {
+			info.Sessions, _ = b.table.count(i)
 		}
-		info := ServiceInfo{Name: s.Name, Endpoints: s.Endpoints, State: ServiceStopped}
-		s.mu.Lock()
-		if s.starting != nil {
-			info.State = ServiceStarting
-		}
-		s.mu.Unlock()
 		list = append(list, info)
 	}
 	slices.SortFunc(list, func(a, b ServiceInfo) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.PID, b.PID)) })
 	return list
 }
 
+// remember notes who is the client of a session with the broker's own endpoint.
+func (b *Broker) remember(session string, client party) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.callers[session] = party{Process: client.Process, groups: client.groups}
+}
+
+func (b *Broker) forget(session string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.callers, session)
+}
+
+// caller returns who makes a call on the broker's own endpoint.
+func (b *Broker) caller(ctx context.Context) party {
+	s := services.FromContext(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p, known := b.callers[s.ID()]; known {
+		return p
+	}
+	return party{Process: s.Peer()} // it is just ending
+}
+
+// listSessions lists the sessions that the caller may see: its own user's, and those of the services that it administers.
+func (b *Broker) listSessions(ctx context.Context, r SessionsRequest) (Sessions, error) {
+	w := b.caller(ctx).who()
+	if b.trusted(w.UID) {
+		return b.table.list(r, func(Session) bool { return true }), nil
+	}
+	administered := map[string]bool{}
+	for _, e := range b.endpointNames() {
+		administered[e] = b.administers(w, b.owner(e))
+	}
+	return b.table.list(r, func(s Session) bool { return s.Client.UID == w.UID || administered[s.Endpoint] }), nil
+}
+
+// find returns a session that the caller may see and close, and its instance while it lives.
+func (b *Broker) find(ctx context.Context, id, what string) (Session, *instance, error) {
+	s, i, err := b.table.find(id)
+	if w := b.caller(ctx).who(); err == nil && s.Client.UID != w.UID {
+		err = b.mayAdminister(w, b.owner(s.Endpoint), what+" of uid "+strconv.FormatUint(uint64(s.Client.UID), 10))
+	}
+	if err != nil {
+		return Session{}, nil, err
+	}
+	return s, i, nil
+}
+
 // inspect asks the instance of an open session what it sees.
 func (b *Broker) inspect(ctx context.Context, r SessionRequest) (Details, error) {
-	s, i, err := b.table.find(r.ID)
+	s, i, err := b.find(ctx, r.ID, "inspect a session")
 	if err != nil || i == nil {
 		return Details{Session: s}, err
 	}
@@ -99,7 +166,7 @@ const closeWait = 5 * time.Second
 
 // close has the instance of an open session end it.
 func (b *Broker) close(ctx context.Context, r SessionRequest) (Session, error) {
-	s, i, err := b.table.find(r.ID)
+	s, i, err := b.find(ctx, r.ID, "close a session")
 	if err == nil && i == nil {
 		err = wire.Errorf(wire.NotFound, "session %s is closed already", s.ID)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -102,7 +103,7 @@ func TestAHostileFolderOfServicesFailsTheStartAndNothingInItIsFollowed(t *testin
 			x := setTrap(t)
 			must(t, test.set(x))
 			started := filepath.Join(t.TempDir(), "started")
-			brokertest.StartWith(t, broker.Config{Socket: x.socket, Services: []broker.Service{
+			brokertest.StartWith(t, broker.Config{Socket: x.socket, Services: []servicefile.Service{
 				{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/usr/bin/touch", started}},
 			}})
 			_, err := client.Dial(within(t, patience), startedEndpoint, client.Options{Socket: x.socket})

@@ -40,6 +40,7 @@ type instance struct {
 	before    *instance     // what it succeeded, until that is finished; of its own goroutine
 	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
+	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
 }
 
 // routed tells a client which session it gets and who this instance is.
@@ -100,37 +101,15 @@ func (i *instance) over() bool {
 	return i.control != nil && (i.control.Terminating() || i.handle.Gone())
 }
 
-// route returns the instance that serves an endpoint. It starts the service if it has none and the broker can, and waits until ctx ends. In its first
-// moments a broker waits for the instances of the one before it to register.
-func (b *Broker) route(ctx context.Context, endpoint string) (*instance, error) {
-	settled := time.NewTimer(time.Until(b.started.Add(settleWait)))
-	defer settled.Stop()
-	for {
-		b.mu.Lock()
-		i, s, claimed := b.endpoints[endpoint], b.owners[endpoint], b.claimed
-		b.mu.Unlock()
-		switch {
-		case i != nil && !i.over():
-			return i, nil
-		case s != nil:
-			return s.get(ctx)
-		}
-		select {
-		case <-claimed:
-		case <-settled.C:
-			return nil, wire.Errorf(wire.UnknownEndpoint, "no service has the endpoint %s", endpoint)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
 // register enters an instance, answers it, and keeps it until its process is gone or has registered again. One that the broker started comes with its
-// start. It owns conn and the peer's handle.
-func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
+// life. It owns conn and the peer's handle.
+func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	defer p.handle.Close()
 	conn.SetDeadline(time.Time{})
-	i, sessions, err := newInstance(p, body, st)
+	i, sessions, err := newInstance(p, body)
+	if err == nil {
+		l, err = b.entitled(i, p, l)
+	}
 	if err == nil {
 		err = b.claim(i, conn)
 	}
@@ -146,17 +125,50 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, st *start) {
 	gone, unwatch := b.watchProcess(i.handle)
 	defer unwatch()
 	b.tell(i, sessions)
-	if s := b.declared[i.service]; s != nil {
-		s.registered(i, st)
+	if s := b.service(i.service); s != nil {
+		s.registered(i, l)
 	}
 	<-i.control.Done()
 	i.control.Wait()
 	b.unregister(i)
-	b.await(i, gone, st)
+	b.await(i, gone, l)
+}
+
+// entitled asks whether a process may register as an instance of its service, and returns the life that it is of. The instance of a life that the broker
+// has a keeper for is known by its pidfd; nobody else is it. Whom the broker did not start needs a rule.
+func (b *Broker) entitled(i *instance, p party, l *life) (*life, error) {
+	s := b.service(i.service)
+	if l == nil && s != nil {
+		kept := s.keptLife()
+		if kept != nil && kept.is(p.handle) {
+			l = kept
+		} else if kept != nil {
+			e := wire.Errorf(wire.Conflict, "service %s has an instance that the broker started (instance %d, pid %d): nobody else registers it meanwhile",
+				i.service, kept.number, kept.pid())
+			e.Holder = &wire.Holder{PID: kept.pid(), Service: i.service}
+			return nil, e
+		}
+	}
+	if l != nil {
+		i.number = l.number
+		if l.s.name != i.service {
+			return nil, wire.Errorf(wire.Conflict, "the broker started this process for the service %s, and not for %s", l.s.name, i.service)
+		}
+	}
+	for _, e := range i.endpoints { // one that a file declares is its service's, but what was declared when an instance was started stays that one's
+		owner := b.owner(e)
+		if owner != nil && owner != s && (l == nil || !slices.Contains(l.def.Endpoints, e)) {
+			return nil, wire.Errorf(wire.Conflict, "endpoint %s belongs to the service %s", e, owner.name)
+		}
+	}
+	if l != nil {
+		return l, nil
+	}
+	return nil, b.mayRegister(p.who(), i.service)
 }
 
 // newInstance makes an instance of a registration.
-func newInstance(p party, body []byte, st *start) (*instance, []wire.SessionInfo, error) {
+func newInstance(p party, body []byte) (*instance, []wire.SessionInfo, error) {
 	var r wire.Register
 	if err := wire.Unmarshal(body, &r); err != nil {
 		return nil, nil, err
@@ -175,9 +187,6 @@ func newInstance(p party, body []byte, st *start) (*instance, []wire.SessionInfo
 		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: id.Started(),
 		finished: make(chan struct{}), succeeded: make(chan struct{}),
 	}
-	if st != nil {
-		i.number = st.number
-	}
 	return i, r.Sessions, nil
 }
 
@@ -192,15 +201,12 @@ func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
 	if owner := b.services[i.service]; owner != nil && !owner.over() {
 		return taken("service "+i.service, owner)
 	}
-	if s := b.declared[i.service]; s != nil && !covers(i.endpoints, s.Endpoints) {
-		return wire.Errorf(wire.Conflict, "service %s is declared with the endpoints %s: an instance serves all of them", s.Name, strings.Join(s.Endpoints, ", "))
+	if want := b.declared[i.service].wanted(); !covers(i.endpoints, want) {
+		return wire.Errorf(wire.Conflict, "service %s is declared with the endpoints %s: an instance serves all of them", i.service, strings.Join(want, ", "))
 	}
 	for _, e := range i.endpoints {
 		if owner := b.endpoints[e]; owner != nil && !owner.over() {
 			return taken("endpoint "+e, owner)
-		}
-		if s := b.owners[e]; s != nil && s.Name != i.service {
-			return wire.Errorf(wire.Conflict, "endpoint %s belongs to the service %s", e, s.Name)
 		}
 	}
 	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
@@ -238,7 +244,7 @@ func (b *Broker) unregister(i *instance) {
 		}
 	}
 	b.mu.Unlock()
-	if s := b.declared[i.service]; s != nil {
+	if s := b.service(i.service); s != nil {
 		s.unregistered(i)
 	}
 }
@@ -287,7 +293,7 @@ func (b *Broker) finish(i *instance) {
 
 // await waits until the process of an instance whose control connection is lost is gone, and closes the sessions that it still had.
 // A process that lives on keeps them, and registers again.
-func (b *Broker) await(i *instance, gone <-chan struct{}, st *start) {
+func (b *Broker) await(i *instance, gone <-chan struct{}, l *life) {
 	if i.before != nil {
 		<-i.before.finished // its sessions are this one's now
 		i.before = nil
@@ -304,9 +310,13 @@ func (b *Broker) await(i *instance, gone <-chan struct{}, st *start) {
 	case <-b.ctx.Done():
 		return
 	}
-	if st != nil {
-		<-st.exited // it is reaped at once
-		text += ": " + st.status
+	if l != nil {
+		select {
+		case <-l.ending: // its keeper tells at once
+		case <-b.ctx.Done():
+			return
+		}
+		text += ": " + l.keeper.Outcome().String()
 	}
 	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: text})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -85,7 +86,7 @@ func TestSessionsOutliveTheBrokerAndAreListedByTheNext(t *testing.T) {
 func TestTheEndOfASessionWhoseInstanceIsKilledNamesItAndSaysWhatIsKnown(t *testing.T) {
 	started, err := echoService("serve")
 	must(t, err)
-	b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{started}})
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{started}})
 	const byHand = "com.example.by-hand"
 	play(t, "serve", byHand, b.Socket).line(t)
 	for endpoint, text := range map[string]string{

@@ -24,8 +24,9 @@ type listener struct {
 	reserve *os.File // given up to turn a client away when there are no descriptors left
 }
 
-// listen takes the socket's path over and listens. It fails with wire.Conflict while another broker holds the path.
-func listen(path string) (*listener, error) {
+// listen takes the socket's path over and listens, or uses the listener given, which stays its maker's. It fails with wire.Conflict while another broker
+// holds the path.
+func listen(path string, given *net.UnixListener) (*listener, error) {
 	if err := socket.CheckPath(path); err != nil {
 		return nil, err
 	}
@@ -47,8 +48,10 @@ func listen(path string) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := bind(path)
-	if err != nil {
+	l := given
+	if l != nil {
+		l.SetUnlinkOnClose(false)
+	} else if l, err = bind(path); err != nil {
 		lock.Close()
 		return nil, err
 	}
@@ -91,14 +94,18 @@ func bind(path string) (*net.UnixListener, error) {
 // Lock locks a file in the folder of a broker's services, which it makes, for as long as the returned file, or a copy of its descriptor, stays open; see
 // LockPath. It fails with wire.Conflict if the lock is held, and with wire.NotPermitted if others can write the folder.
 func Lock(path string) (*os.File, error) {
-	folder := filepath.Dir(path)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the services: %w", err)
-	}
-	if err := socket.CheckPrivate(folder); err != nil {
+	if err := makePrivate(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	return lockFile(path)
+}
+
+// makePrivate makes the folder of the services, or checks that others cannot write it.
+func makePrivate(folder string) error {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the services: %w", err)
+	}
+	return socket.CheckPrivate(folder)
 }
 
 // patientLock is lockFile, and waits a moment where the lock is held: a broker that was killed while it started a process leaves it to that process until it has
@@ -165,7 +172,7 @@ func (l *listener) accept() (*net.UnixConn, error) {
 
 // close stops listening and gives the path up.
 func (l *listener) close() {
-	l.UnixListener.Close() // also removes the socket
+	l.UnixListener.Close() // also removes the socket, if it is the broker's own
 	l.reserve.Close()
 	l.lock.Close()
 }

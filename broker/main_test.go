@@ -41,6 +41,18 @@ var roles = map[string]func(){
 	"crowd":     openMany,
 	"strangers": knockAsStrangers,
 	"lineage":   registerOverAndOver,
+
+	"actor":       serveActor,
+	"actorbroker": serveActorBroker,
+
+	"ends":     serveUntilToldHowToEnd,
+	"poison":   serveUntilPoisoned,
+	"poisoner": openWithPoison,
+	"several":  serveSeveral,
+	"asks":     askAsTold,
+
+	"registerandlose": registerAndLose,
+	"alone":           serveAlone,
 }
 
 func TestMain(m *testing.M) {

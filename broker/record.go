@@ -8,83 +8,149 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
+	"time"
 
-	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/broker/keeper"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // maxRecord bounds what is read of a record, in bytes.
-const maxRecord = 64 << 10
+const maxRecord = 256 << 10
 
-// A record is what is written down of a service's last instance, for the next broker.
+// A record is what is written down of a service, for the next broker: its last instance and how its starts have gone.
 type record struct {
-	Version int        `json:"version"` // 1
-	Service string     `json:"service"`
-	Number  int64      `json:"number"`  // of the instance
-	Process process.ID `json:"process"` // zero until it was started
+	Version int                 `json:"version"` // 1
+	Number  int64               `json:"number"`  // of the last instance
+	Keeper  keeper.Record       `json:"keeper,omitzero"`
+	Service servicefile.Service `json:"started_by,omitzero"`
+	Health  health              `json:"health"`
+	Cause   Cause               `json:"cause,omitzero"`
+	Last    Exit                `json:"last,omitzero"`
 }
 
-func (s *service) recordPath() string {
-	return filepath.Join(s.b.conf.Socket+".d", s.Name+".json")
+// A recordFile is where a record is kept. Who writes it waits for who does.
+type recordFile struct {
+	path string
+	mu   sync.Mutex // of writing
 }
 
-// last returns the record of the service's last instance. It is a help: without it, or with one that makes no sense, numbers begin again. It fails where
-// the record cannot be read, as through a link, which is not followed.
-func (s *service) last() (record, error) {
-	b, err := readOwn(s.recordPath())
+// read returns the record. It is a help: without it, or with one that makes no sense, numbers begin again; then useless says why. It fails where the
+// record cannot be read, as through a link, which is not followed.
+func (f *recordFile) read() (r record, useless, err error) {
+	b, err := readOwn(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return record{}, nil
+		return record{}, nil, nil
 	}
 	if err != nil {
-		return record{}, fmt.Errorf("read the record of a service: %w", err)
+		return record{}, nil, fmt.Errorf("read the record of a service: %w", err)
 	}
-	r := record{}
-	err = json.Unmarshal(b, &r)
-	if err == nil && (r.Version != 1 || r.Number < 0) {
-		err = wire.Errorf(wire.Unsupported, "version %d, number %d", r.Version, r.Number)
+	useless = json.Unmarshal(b, &r)
+	if useless == nil && (r.Version != 1 || r.Number < 0) {
+		useless = wire.Errorf(wire.Unsupported, "version %d, number %d", r.Version, r.Number)
 	}
-	if err != nil {
-		s.b.log.Warn("the record of a service is of no use: its instances are numbered from 1 again", "service", s.Name, "err", err)
-		return record{}, nil
+	if useless != nil {
+		r = record{}
 	}
-	return r, nil
+	return r, useless, nil
 }
 
-// next takes the number of the next instance. It is written down before the instance is started, so that none is used twice.
-func (s *service) next() (int64, error) {
-	r, err := s.last()
+// write writes what latest returns.
+func (f *recordFile) write(latest func() record) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b, err := json.Marshal(latest())
 	if err == nil {
-		err = s.remember(r.Number+1, process.ID{})
-	}
-	return r.Number + 1, err
-}
-
-// rememberProcess writes down which process an instance is. Without that its lock still tells that it lives.
-func (s *service) rememberProcess(number int64, pid int) {
-	id, err := process.Identify(pid)
-	if err == nil {
-		err = s.remember(number, id)
-	}
-	if err != nil {
-		s.b.log.Error("the record of an instance lacks its process", "service", s.Name, "instance", number, "err", err)
-	}
-}
-
-// remember writes the record of an instance.
-func (s *service) remember(number int64, of process.ID) error {
-	b, err := json.Marshal(record{Version: 1, Service: s.Name, Number: number, Process: of})
-	path := s.recordPath()
-	if err == nil {
-		err = writeOwn(path+".new", b)
+		err = makePrivate(filepath.Dir(f.path))
 	}
 	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = writeOwn(f.path+".new", b)
+	}
+	if err == nil {
+		err = os.Rename(f.path+".new", f.path)
 	}
 	if err != nil {
 		return fmt.Errorf("write the record of a service: %w", err)
 	}
 	return nil
+}
+
+// recall reads the service's record, once.
+func (s *service) recall() error {
+	s.mu.Lock()
+	recalled := s.recalled
+	s.mu.Unlock()
+	if recalled {
+		return nil
+	}
+	err := socket.CheckPrivate(filepath.Dir(s.file.path)) // what others could have written says nothing
+	var r record
+	var useless error
+	if err == nil {
+		r, useless, err = s.file.read()
+	}
+	if err != nil {
+		return err
+	}
+	if useless != nil {
+		s.b.log.Warn("the record of a service is of no use: its instances are numbered from 1 again", "service", s.name, "err", useless)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recalled = true
+	s.number, s.kept, s.keptBy = r.Number, r.Keeper, r.Service
+	s.health, s.cause, s.last = r.Health, r.Cause, r.Last
+	s.health.recalled(time.Now())
+	return nil
+}
+
+// lastAlive names the process of the last instance, if it is known and lives.
+func (s *service) lastAlive() string {
+	s.mu.Lock()
+	last := s.kept.Program
+	s.mu.Unlock()
+	if !last.Alive() {
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", last.PID)
+}
+
+// nextNumber takes the number of the next instance. It is written down before the instance is started, so that none is used twice.
+func (s *service) nextNumber() (int64, error) {
+	if err := s.recall(); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	s.number++
+	number := s.number
+	s.kept, s.keptBy = keeper.Record{}, servicefile.Service{}
+	s.mu.Unlock()
+	return number, s.file.write(s.record)
+}
+
+// keep writes down by which keeper the last instance is kept, and by what it was started.
+func (s *service) keep(k keeper.Record, by servicefile.Service) {
+	s.mu.Lock()
+	s.kept, s.keptBy = k, by
+	s.mu.Unlock()
+	s.remember()
+}
+
+// remember writes down what the service has come to. Without the record the lock still tells that an instance lives.
+func (s *service) remember() {
+	if err := s.file.write(s.record); err != nil {
+		s.b.log.Error("the record of a service is out of date", "service", s.name, "err", err)
+	}
+}
+
+// record returns what is to be written down.
+func (s *service) record() record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return record{Version: 1, Number: s.number, Keeper: s.kept, Service: s.keptBy, Health: s.health, Cause: s.cause, Last: s.last}
 }
 
 // readOwn reads a file that is no link.

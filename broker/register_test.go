@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -18,7 +19,7 @@ import (
 
 func TestARegistrationThatClaimsWhatIsAnothersIsRefused(t *testing.T) {
 	const declared, its = "com.example.declared", "com.example.declared.endpoint"
-	b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{
 		{Name: declared, Endpoints: []string{declared, its}, Program: []string{"/bin/false"}},
 	}})
 	b.Serve(echoServer())

@@ -2,31 +2,15 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/fairlead-dev/fairlead/internal/process"
-	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/broker/keeper"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/wire"
-	"github.com/fairlead-dev/fairlead/wire/socket"
 )
-
-// A Service is what the broker may start.
-type Service struct {
-	Name      string
-	Endpoints []string
-	Program   []string // the arguments, first the program's path
-}
 
 // LockPath returns the lock of a service of the broker at a socket. Every instance that the broker starts inherits it locked.
 func LockPath(socket, service string) string { return filepath.Join(socket+".d", service+".lock") }
@@ -34,362 +18,443 @@ func LockPath(socket, service string) string { return filepath.Join(socket+".d",
 // StateDir returns the folder in which a service of the broker at a socket may keep what its next instance needs.
 func StateDir(socket, service string) string { return filepath.Join(socket+".d", service) }
 
-// lockPoll is how often a held lock is tried again while an instance is waited for.
-const lockPoll = 20 * time.Millisecond
+// LogPath returns the log that the broker at a socket has a service's output written to.
+func LogPath(socket, service string) string { return filepath.Join(socket+".d", service+".log") }
 
-// A service is a declared service. It is stopped, starting (start is set) or running (instance is set):
+// A service is a declared service. It has one life at a time, and what wants it to have one:
 //
-//	stopped ── get ──▶ starting ── registered ──▶ running ── unregistered ──▶ stopped
-//	                      └── failed, timed out ──▶ stopped
+//	no life ── open, run_at_load, keep_alive, command ──▶ a life, at once or when its pause is over
+//	a life ── is over ──▶ no life ── opens wait, or it is kept alive ──▶ the next life
 //
-// A start is an object of its own, so that the late end of an old one cannot touch a new one.
+// A life is an object of its own, so that the late end of an old one cannot touch a new one.
 type service struct {
-	Service
-	b *Broker
+	b    *Broker
+	name string
+	file recordFile
 
-	mu       sync.Mutex
-	instance *instance
-	starting *start
-	children []*start // started here and not yet reaped
-	stopped  bool     // for good
+	mu      sync.Mutex
+	def     servicefile.Service // of the next start
+	removed bool                // by a reload: it goes with its life
+	life    *life               // nil: it has no instance and starts none
+	queue   []*waiter           // opens, in the order they came
+	passing int                 // opens that have an instance and are being handed over
+	timer   *time.Timer         // begins a life when the pause is over; nil: nothing is due
+	due     time.Time           // when it does
+	stopped *Cause              // the command that stopped it: it is not kept alive until something else starts it
+	closed  bool                // the broker is being stopped
+	suspect suspect             // the client at the head when instances crashed
+	changed chan struct{}       // closed and replaced when the state has changed
+
+	// What is written down:
+	recalled bool // it was read
+	number   int64
+	kept     keeper.Record       // of the last instance
+	keptBy   servicefile.Service // what that was started by
+	health   health
+	cause    Cause // of the last start
+	last     Exit  // of the last instance
 }
 
-// A start is one attempt to have an instance: the broker starts a process, or waits for one that holds the service's lock.
-type start struct {
-	done     chan struct{} // closed when it has come to something
-	instance *instance     // set before done is closed, if it succeeded
-	err      error         // likewise, if it failed
-
-	// Of a process that was started:
-	number int64
-	handle *process.Handle
-	exited chan struct{} // closed when the process was reaped
-	status string        // set before exited is closed
-}
-
-// declare enters a service.
-func (b *Broker) declare(c Service) error {
-	if err := wire.CheckName(c.Name); err != nil {
-		return fmt.Errorf("declare a service: %w", err)
-	}
-	s := &service{Service: c, b: b}
-	b.declared[c.Name] = s
-	for _, e := range c.Endpoints {
-		if owner := b.owners[e]; owner != nil || e == Endpoint {
-			return wire.Errorf(wire.Conflict, "declare service %s: endpoint %s is taken", c.Name, e)
-		}
-		b.owners[e] = s
-	}
-	return nil
-}
-
-// get returns the service's instance. If there is none it starts one, and waits until ctx ends.
-func (s *service) get(ctx context.Context) (*instance, error) {
-	s.mu.Lock()
-	if s.stopped {
-		s.mu.Unlock()
-		return nil, wire.Errorf(wire.Unavailable, "the broker is being stopped")
-	}
-	if s.instance != nil && !s.instance.over() {
-		defer s.mu.Unlock()
-		return s.instance, nil
-	}
-	st := s.starting
-	if st == nil {
-		st = &start{done: make(chan struct{})}
-		s.starting = st
-		s.b.work.Go(func() { s.run(st) })
-	}
-	s.mu.Unlock()
-	select {
-	case <-st.done:
-		return st.instance, st.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for %s to start: %w", s.Name, ctx.Err())
-	}
-}
-
-// run brings a start to its end.
-func (s *service) run(st *start) {
-	ctx, cancel := context.WithTimeout(s.b.ctx, s.b.conf.StartTimeout)
-	defer cancel()
-	lock, err := s.acquire(ctx, st)
-	if err != nil {
-		s.finish(st, nil, err)
-		return
-	}
-	if lock == nil {
-		return // one that lived already has registered
-	}
-	select {
-	case <-st.done: // likewise, and without the lock
-		lock.Close()
-		return
-	default:
-	}
-	err = s.spawn(st, lock)
-	lock.Close()
-	if err != nil {
-		s.finish(st, nil, wire.Errorf(wire.StartFailed, "start %s: %v", s.Name, err))
-		return
-	}
-	select {
-	case <-st.done:
-	case <-st.exited:
-		s.finish(st, nil, wire.Errorf(wire.StartFailed, "%s ended before it registered: %s; its log says why", s.Name, st.status))
-	case <-ctx.Done():
-		s.finish(st, nil, wire.Errorf(wire.StartTimeout, "%s (pid %d) has not registered within %v", s.Name, st.handle.PID(), s.b.conf.StartTimeout))
-		s.kill(st.number, st.handle)
-	}
-}
-
-// acquire takes the service's lock. While an instance holds it, that one is waited for: then there is a registration and no lock.
-func (s *service) acquire(ctx context.Context, st *start) (*os.File, error) {
-	path := LockPath(s.b.conf.Socket, s.Name)
-	for {
-		lock, err := Lock(path)
-		if err == nil {
-			return lock, nil
-		}
-		if !errors.Is(err, wire.Conflict) {
-			return nil, wire.Errorf(wire.StartFailed, "%v", err)
-		}
-		select {
-		case <-st.done:
-			return nil, nil
-		case <-time.After(lockPoll):
-		case <-ctx.Done():
-			return nil, wire.Errorf(wire.StartTimeout, "an instance of %s lives%s, for it holds %s, and has not registered within %v", s.Name, s.lastAlive(), path, s.b.conf.StartTimeout)
-		}
-	}
-}
-
-// lastAlive names the process of the last instance, if it is known and lives.
-func (s *service) lastAlive() string {
-	if r, err := s.last(); err == nil && r.Process.Alive() {
-		return fmt.Sprintf(" (pid %d)", r.Process.PID)
-	}
-	return ""
-}
-
-// spawn starts a process with its control connection and the lock, and has it reaped.
-func (s *service) spawn(st *start, lock *os.File) error {
-	number, err := s.next()
-	if err != nil {
-		return err
-	}
-	st.number = number
-	ours, theirs, err := socketpair()
-	if err != nil {
-		return err
-	}
-	defer theirs.Close()
-	pidfd := -1
-	cmd := exec.Command(s.Program[0], s.Program[1:]...)
-	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{theirs, lock}
-	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd, Setpgid: true}
-	cmd.Env = append(os.Environ(), services.ControlVariable+"=3", services.LockVariable+"=4",
-		services.InstanceVariable+"="+strconv.FormatInt(st.number, 10), socket.Variable+"="+s.b.conf.Socket)
-	st.exited = make(chan struct{})
-	if err := cmd.Start(); err != nil {
-		ours.Close()
-		return err
-	}
-	if st.handle, err = handleOf(cmd, pidfd); err != nil { // not known to happen: it was just started
-		cmd.Process.Kill()
-		cmd.Wait()
-		ours.Close()
-		return err
-	}
-	s.mu.Lock()
-	stopped := s.stopped
-	s.children = append(s.children, st)
-	s.mu.Unlock()
-	if stopped { // stop may not have seen it
-		st.handle.Signal(syscall.SIGKILL)
-	}
-	s.rememberProcess(st.number, cmd.Process.Pid) // not reaped yet, so the pid is still its own
-	s.b.log.Info("instance started", "service", s.Name, "instance", st.number, "peer", cmd.Process.Pid)
-	s.b.work.Go(func() { s.reap(st, cmd) })
-	s.b.work.Go(func() { s.converse(st, ours, cmd.Process.Pid) })
-	return nil
-}
-
-func handleOf(cmd *exec.Cmd, pidfd int) (*process.Handle, error) {
-	if pidfd < 0 { // before Linux 5.4
-		return process.Open(cmd.Process.Pid)
-	}
-	return ownHandle(os.NewFile(uintptr(pidfd), "pidfd"))
-}
-
-// ownHandle returns a handle that owns the pidfd in f, which is closed if it is none.
-func ownHandle(f *os.File) (*process.Handle, error) {
-	h, err := process.FromFile(f)
-	if err != nil {
-		f.Close()
-	}
-	return h, err
-}
-
-// socketpair returns a connected pair: one end for the broker, the other for an instance to inherit.
-func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a control connection: %w", err)
-	}
-	own := os.NewFile(uintptr(fds[0]), "control")
-	defer own.Close()
-	theirs = os.NewFile(uintptr(fds[1]), "control")
-	if ours, err = socket.FromFile(own); err != nil {
-		theirs.Close()
-	}
-	return ours, theirs, err
-}
-
-// reap waits for a process that was started. Its handle is of no use afterwards.
-func (s *service) reap(st *start, cmd *exec.Cmd) {
-	cmd.Wait()
-	st.status = cmd.ProcessState.String()
-	close(st.exited)
-	st.handle.Close()
-	s.mu.Lock()
-	s.children = slices.DeleteFunc(s.children, func(c *start) bool { return c == st })
-	stopped := s.stopped
-	s.mu.Unlock()
-	if !stopped && !cmd.ProcessState.Success() {
-		s.b.log.Warn("instance ended", "service", s.Name, "instance", st.number, "peer", cmd.Process.Pid, "status", st.status)
-	}
-}
-
-// converse reads the registration of a process that was started, and keeps its control connection.
-func (s *service) converse(st *start, conn *net.UnixConn, pid int) {
-	conn.SetDeadline(time.Now().Add(s.b.conf.StartTimeout))
-	stop := context.AfterFunc(s.b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) }) // a child of its own may keep the connection open
-	f, files, err := socket.ReadFrame(conn)
-	stop()
-	socket.Discard(files)
-	if err == nil && f.Kind != wire.KindRegister {
-		err = wire.Errorf(wire.Malformed, "the first frame is a %v: want register", f.Kind)
-	}
-	if err != nil {
-		s.b.refuse(conn, err)
-		return
-	}
-	handle, err := copyHandle(st.handle)
-	if err != nil {
-		s.b.refuse(conn, err) // it is gone
-		return
-	}
-	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
-	s.b.register(conn, party{Process: wire.Process{PID: pid, UID: uid, GID: gid, Program: handle.Program()}, handle: handle}, f.Body, st)
-}
-
-// copyHandle returns a handle on the same process, which its taker closes.
-func copyHandle(of *process.Handle) (*process.Handle, error) {
-	f, err := of.File()
-	if err != nil {
-		return nil, err
-	}
-	return ownHandle(f)
-}
-
-// registered notes the service's instance. One that no start of this broker knows was there before: it is asked whether it runs as it is declared.
-func (s *service) registered(i *instance, st *start) {
-	s.mu.Lock()
-	s.instance = i
-	waiting := s.starting
-	s.mu.Unlock()
-	if waiting != nil {
-		s.finish(waiting, i, nil)
-	}
-	if st != nil || i.number == 0 { // started by this broker, or by hand
-		return
-	}
-	s.b.log.Info("instance taken up", "service", s.Name, "instance", i.number, "peer", i.process.PID)
-	args, err := i.handle.Arguments()
-	if err == nil && len(args) > 0 && !slices.Equal(args[1:], s.Program[1:]) {
-		s.b.log.Warn(fmt.Sprintf("service runs with other arguments than this broker's: they apply when it is started next; to apply them now, which ends its sessions, run 'kill %d'", i.process.PID),
-			"service", s.Name, "instance", i.number, "peer", i.process.PID, "runs", strings.Join(args[1:], " "), "wanted", strings.Join(s.Program[1:], " "))
-	}
-}
-
-// unregistered notes that the instance takes no more sessions.
-func (s *service) unregistered(i *instance) {
+// allow returns who may do what.
+func (s *service) allow() servicefile.Allow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.instance == i {
-		s.instance = nil
+	return s.def.Allow
+}
+
+// definition returns what the next start goes by.
+func (s *service) definition() servicefile.Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.def
+}
+
+// changedLocked wakes who waits for the service to change its state.
+func (s *service) changedLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// beginLocked has the service begin a life, at once or when its pause is over. It fails if the service is not started by the broker, is suspended, or is
+// being stopped for good. A life that is there is left alone.
+func (s *service) beginLocked(cause Cause) error {
+	now := time.Now()
+	switch {
+	case s.closed:
+		return wire.Errorf(wire.Unavailable, "the broker is being stopped")
+	case s.removed:
+		return wire.Errorf(wire.UnknownEndpoint, "service %s was removed", s.name)
+	case s.life != nil:
+		return nil
+	case len(s.def.Program) == 0:
+		return wire.Errorf(wire.Unavailable, "no instance of %s has registered, and its service file has no program for the broker to start", s.name)
+	case s.health.suspended(now):
+		return s.suspendedLocked(now)
+	}
+	at := time.Time{}
+	switch cause.Kind {
+	case CauseOpen:
+		at = s.health.next(s.def.ThrottleInterval)
+	case CauseKeepAlive:
+		at = s.health.again(s.def.ThrottleInterval)
+	}
+	if at.After(now) {
+		s.laterLocked(cause, at)
+		return nil
+	}
+	s.startLocked(cause)
+	return nil
+}
+
+// suspendedLocked is the refusal of a service that fails too often.
+func (s *service) suspendedLocked(now time.Time) error {
+	e := wire.Errorf(wire.Suspended, "%s has failed %d times in a row and is suspended until %s; 'brokerctl service reset %s' lifts that. The last failure: %s",
+		s.name, quickDeaths, s.health.Suspended.Format(time.RFC3339), s.name, s.health.Failure)
+	e.Retry = s.health.Suspended.Sub(now)
+	return e
+}
+
+// laterLocked has a life begin at a time, unless one is to begin earlier.
+func (s *service) laterLocked(cause Cause, at time.Time) {
+	if s.timer != nil && !at.Before(s.due) {
+		return
+	}
+	s.unscheduleLocked()
+	s.due = at
+	s.timer = time.AfterFunc(time.Until(at), func() { s.dueNow(cause) })
+	s.changedLocked()
+}
+
+func (s *service) unscheduleLocked() {
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
 	}
 }
 
-// finish ends a start, once.
-func (s *service) finish(st *start, i *instance, err error) {
+// dueNow begins the life that a timer was set for.
+func (s *service) dueNow(cause Cause) {
 	s.mu.Lock()
-	first := s.starting == st
-	if first {
-		s.starting = nil
-		st.instance, st.err = i, err
-		close(st.done)
+	defer s.mu.Unlock()
+	if s.timer == nil || s.closed || s.life != nil {
+		return // something else was first
 	}
+	if rest := time.Until(s.due); rest > 0 { // it was set anew, or the clock was
+		s.timer.Reset(rest)
+		return
+	}
+	s.timer = nil
+	if cause.Kind == CauseOpen && len(s.queue) == 0 { // those who wanted it have left
+		if !s.keptAliveLocked() {
+			s.changedLocked()
+			return
+		}
+		cause = keptAlive()
+	}
+	s.startLocked(cause)
+}
+
+// startLocked begins a life at once.
+func (s *service) startLocked(cause Cause) {
+	s.unscheduleLocked()
+	s.stopped = nil
+	l := s.newLifeLocked(cause)
+	s.health.began(l.begun)
+	s.b.work.Go(l.run)
+}
+
+func (s *service) newLifeLocked(cause Cause) *life {
+	l := &life{
+		s: s, def: s.def, begun: time.Now(), news: make(chan struct{}, 1), asked: make(chan struct{}), settled: make(chan struct{}),
+		ending: make(chan struct{}), over: make(chan struct{}),
+	}
+	s.cause = cause
+	s.life = l
+	s.changedLocked()
+	return l
+}
+
+// keptAliveLocked reports whether the service is to be started again by how its last instance has ended.
+func (s *service) keptAliveLocked() bool {
+	if s.stopped != nil || s.removed || s.closed || len(s.def.Program) == 0 {
+		return false
+	}
+	switch s.def.KeepAlive {
+	case servicefile.Always:
+		return true
+	case servicefile.OnFailure:
+		return s.health.Failed || s.last.Status == unknown
+	case servicefile.OnCrash:
+		return s.health.Failed && s.last.Signal != ""
+	}
+	return false
+}
+
+// ended notes that a life is over, and how: failure is nil if that is as it should be. What waits for the service then has it started again, or is told why
+// not.
+func (s *service) ended(l *life, exit Exit, failure error) {
+	s.judge(l, exit, failure)
+	s.remember()
+	s.mu.Lock()
+	close(l.over)
+	s.nextLocked(l)
 	s.mu.Unlock()
-	if first && err != nil {
-		s.b.log.Error("start failed", "service", s.Name, "instance", st.number, "code", wire.CodeOf(err), "err", err)
+	s.b.retired(s)
+}
+
+// judge notes how a life has ended, and tells who waited for it if it failed.
+func (s *service) judge(l *life, exit Exit, failure error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if exit.Status != "" {
+		s.last = exit
+	}
+	if l.keeper != nil && l.number == s.number { // the next broker has nothing to look for
+		s.kept, s.keptBy = keeper.Record{}, servicefile.Service{}
+	}
+	now := time.Now()
+	switch {
+	case failure != nil:
+		s.health.failed(now, l.def.ThrottleInterval, failure.Error())
+		if s.health.suspended(now) {
+			s.b.log.Error("service suspended", "service", s.name, "instance", l.number, "code", wire.Suspended, "err", failure,
+				"until", s.health.Suspended.Format(time.RFC3339))
+		}
+	case now.Sub(l.begun) >= quick(l.def.ThrottleInterval):
+		s.health.lasted()
+		s.health.ended()
+	default:
+		s.health.ended()
+	}
+	if failure != nil && !l.hasSettled() { // who waited for this start; those who have come since wait for the next
+		s.failLocked(failure)
+	}
+	if failure == nil && !l.served {
+		failure = wire.Errorf(wire.Terminating, "%s was stopped before it registered", s.name)
+	}
+	s.settleLocked(l, failure)
+}
+
+// nextLocked begins what comes after a life.
+func (s *service) nextLocked(l *life) {
+	s.life = nil
+	defer s.changedLocked()
+	if s.removed {
+		s.failLocked(wire.Errorf(wire.UnknownEndpoint, "service %s was removed", s.name))
+		return
+	}
+	var err error
+	switch w := s.headLocked(); {
+	case l.again != nil:
+		err = s.beginLocked(*l.again)
+	case w != nil:
+		err = s.beginLocked(w.cause())
+		s.impatientLocked()
+	case s.keptAliveLocked() && !s.health.suspended(time.Now()):
+		err = s.beginLocked(keptAlive())
+	}
+	if err != nil {
+		s.failLocked(err)
+	}
+	if s.life == nil && s.timer == nil && s.keptAliveLocked() {
+		s.laterLocked(keptAlive(), s.health.Suspended)
 	}
 }
 
-// stop ends the service's instance, and every process that this broker has started: it asks them to stop, and kills what has not in time. An instance
-// that was started by hand is left alone.
-func (s *service) stop() {
-	s.mu.Lock()
-	s.stopped = true
-	children, i := slices.Clone(s.children), s.instance
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
-	defer cancel()
-	if i != nil && i.number != 0 {
-		s.stopInstance(ctx, i)
+// keptAlive is the end of the instance before as what a start is for.
+func keptAlive() Cause { return Cause{Kind: CauseKeepAlive, At: wire.At(time.Now())} }
+
+// settleLocked tells who waits for a life to come to something, once.
+func (s *service) settleLocked(l *life, err error) {
+	if !l.hasSettled() {
+		l.err = err
+		close(l.settled)
 	}
-	for _, st := range children {
-		st.handle.Signal(syscall.SIGTERM) // one that was asked is gone, or its control connection is
-		select {
-		case <-st.exited:
-		case <-ctx.Done():
-			select {
-			case <-st.exited:
-			default:
-				s.kill(st.number, st.handle)
-				<-st.exited
+}
+
+// start has the service begin a life for a command, and returns when it has registered. One that is being stopped is followed by the next. It fails as the
+// start does, or when ctx ends.
+func (s *service) start(ctx context.Context, cause Cause) error {
+	for {
+		s.mu.Lock()
+		l := s.life
+		if l == nil || !l.stopping {
+			err := s.beginLocked(cause)
+			l = s.life
+			s.mu.Unlock()
+			if err != nil {
+				return err
 			}
+			return l.await(ctx)
+		}
+		l.again = &cause
+		s.mu.Unlock()
+		select {
+		case <-l.over:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s to stop: %w", s.name, ctx.Err())
 		}
 	}
 }
 
-// stopInstance asks a registered instance to stop, and returns when its process is gone. It holds on to that by itself: the registration lets go when the
-// control connection is lost.
-func (s *service) stopInstance(ctx context.Context, i *instance) {
-	h, err := copyHandle(i.handle)
-	if err != nil {
-		return // it was let go just now
+// stop has the service's instance stop, and returns when the last of its processes is gone. It is not kept alive then. Opens that wait have the next one
+// started.
+func (s *service) stop(ctx context.Context, by Cause) error {
+	s.mu.Lock()
+	s.stopped = &by
+	if len(s.queue) == 0 {
+		s.unscheduleLocked()
 	}
-	defer h.Close()
-	gone, unwatch := s.b.watchProcess(h)
-	defer unwatch()
-	if err := i.control.Call(ctx, wire.MethodStop, nil, nil); err != nil {
-		h.Signal(syscall.SIGTERM)
+	l := s.life
+	if l != nil {
+		l.askLocked()
+	} else {
+		s.changedLocked()
+	}
+	s.mu.Unlock()
+	if l == nil {
+		return nil
 	}
 	select {
-	case <-gone:
+	case <-l.over:
+		return nil
 	case <-ctx.Done():
-		s.kill(i.number, h)
-		<-gone
+		return fmt.Errorf("stop %s: %w", s.name, ctx.Err())
 	}
-	s.b.log.Info("instance stopped", "service", s.Name, "instance", i.number, "peer", i.process.PID)
 }
 
-func (s *service) kill(number int64, h *process.Handle) {
-	s.b.log.Warn("instance is killed: it did not do what it was to in time", "service", s.Name, "instance", number, "peer", h.PID())
-	if err := h.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, process.ErrGone) && !errors.Is(err, os.ErrClosed) {
-		s.b.log.Error("cannot kill an instance", "service", s.Name, "instance", number, "peer", h.PID(), "err", err)
+// restart stops the service's instance, if it has one, and starts the next. It returns when that has registered.
+func (s *service) restart(ctx context.Context, cause Cause) error {
+	s.mu.Lock()
+	if s.life != nil {
+		s.life.askLocked()
+	}
+	s.mu.Unlock()
+	return s.start(ctx, cause)
+}
+
+// reset lifts a suspension and forgets the failures.
+func (s *service) reset() {
+	defer s.remember()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.keptAliveLocked()
+	s.health.reset()
+	s.suspect = suspect{}
+	if s.life == nil {
+		s.rescheduleLocked(kept)
+	}
+	s.changedLocked()
+}
+
+// rescheduleLocked has a life begin, of a service that has none, when those who wait or, if it is kept alive, the service itself may have it.
+func (s *service) rescheduleLocked(kept bool) {
+	s.unscheduleLocked()
+	switch w := s.headLocked(); {
+	case w != nil:
+		if err := s.beginLocked(w.cause()); err != nil {
+			s.failLocked(err)
+		}
+		s.impatientLocked()
+	case kept:
+		s.laterLocked(keptAlive(), later(s.health.Suspended, s.health.again(s.def.ThrottleInterval)))
+	}
+}
+
+// wait returns when the service has an instance that takes sessions, or when ctx ends.
+func (s *service) wait(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		takes, changed, state := s.takesLocked(), s.changed, s.stateLocked()
+		s.mu.Unlock()
+		if takes {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s, which is %s: %w", s.name, state, ctx.Err())
+		}
+	}
+}
+
+// close ends the service with its broker. What the broker has not started is left alone, and with leave also the rest.
+func (s *service) close(leave bool) {
+	s.mu.Lock()
+	s.closed = true
+	s.unscheduleLocked()
+	s.failLocked(wire.Errorf(wire.Unavailable, "the broker is being stopped"))
+	l := s.life
+	if l != nil && !leave && (l.keeper != nil || !l.served) {
+		l.askLocked()
+	} else {
+		l = nil
+	}
+	s.mu.Unlock()
+	if l != nil {
+		<-l.over
+	}
+}
+
+// reload gives the service another definition, which its next start goes by, or with nil takes it out as soon as it has no life.
+func (s *service) reload(def *servicefile.Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removed = def == nil
+	if def != nil {
+		s.def = *def
+	}
+	if s.life == nil {
+		kept := s.keptAliveLocked() || s.timer != nil && s.def.RunAtLoad && !s.removed
+		s.rescheduleLocked(s.recalled && kept) // a new one begins with load
+	}
+	s.changedLocked()
+}
+
+// unknown is the status of an exit that nobody tells.
+const unknown = "unknown"
+
+// registered notes that an instance has registered. One that is of no life that the broker knows begins one: it was started by hand.
+func (s *service) registered(i *instance, l *life) {
+	s.mu.Lock()
+	adopted := l != nil && l.served && l.instance == nil && i.before == nil
+	if l == nil {
+		l = s.life
+		if l == nil {
+			l = s.newLifeLocked(Cause{})
+			s.b.work.Go(l.accompany)
+		}
+	}
+	l.instance, l.served = i, true
+	s.settleLocked(l, nil)
+	s.advanceLocked()
+	s.changedLocked()
+	s.mu.Unlock()
+	l.told()
+	if adopted {
+		s.b.log.Info("instance taken up", "service", s.name, "instance", i.number, "peer", i.process.PID)
+	}
+}
+
+// unregistered notes that an instance takes no more sessions.
+func (s *service) unregistered(i *instance) {
+	s.mu.Lock()
+	l := s.life
+	lost := l != nil && l.instance == i
+	if lost {
+		l.instance = nil
+		s.changedLocked()
+	}
+	s.mu.Unlock()
+	if lost {
+		l.told()
+	}
+}
+
+// told has a life look at its registration.
+func (l *life) told() {
+	select {
+	case l.news <- struct{}{}:
+	default:
 	}
 }

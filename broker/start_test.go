@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -55,14 +56,17 @@ lines:
 func (l *log) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // shell declares a service that is a shell's script, which finds its argument in $1.
-func shell(name, script, argument string) broker.Service {
-	return broker.Service{Name: name, Endpoints: []string{name}, Program: []string{"/bin/sh", "-c", script, "sh", argument}}
+func shell(name, script, argument string) servicefile.Service {
+	return servicefile.Service{
+		Name: name, Endpoints: []string{name}, Program: []string{"/bin/sh", "-c", script, "sh", argument},
+		StartTimeout: time.Second, ThrottleInterval: time.Millisecond,
+	}
 }
 
 // echoService declares a service that this test's binary serves.
-func echoService(role string) (broker.Service, error) {
+func echoService(role string) (servicefile.Service, error) {
 	program, err := os.Executable()
-	return broker.Service{
+	return servicefile.Service{
 		Name: echoEndpoint, Endpoints: []string{echoEndpoint},
 		Program: []string{"/usr/bin/env", roleVariable + "=" + role, argumentVariable + "=" + echoEndpoint, noSleep, program},
 	}, err
@@ -75,7 +79,7 @@ func TestAFailedStartLeavesNeitherProcessNorDescriptor(t *testing.T) {
 	const rounds = 20
 	l, pids := &log{}, filepath.Join(t.TempDir(), "pids")
 	kinds := map[string]wire.Code{"com.example.exits": wire.StartFailed, "com.example.sleeps": wire.StartTimeout, "com.example.malformed": wire.StartTimeout}
-	b := brokertest.StartWith(t, broker.Config{StartTimeout: time.Second, Logger: l.logger(), Services: []broker.Service{
+	b := brokertest.StartWith(t, broker.Config{Logger: l.logger(), Services: []servicefile.Service{
 		shell("com.example.exits", "exit 1", ""),
 		shell("com.example.sleeps", `echo $$ >> "$1"; exec sleep 1000`, pids),
 		shell("com.example.malformed", `echo $$ >> "$1"; printf '`+malformed+`' >&3; exec sleep 1000`, pids),
@@ -87,6 +91,7 @@ func TestAFailedStartLeavesNeitherProcessNorDescriptor(t *testing.T) {
 	for name, want := range kinds {
 		starting.Go(func() {
 			for range rounds {
+				ask[broker.ServiceDetails](t, b, broker.MethodReset, broker.ServiceRequest{Name: name}) // else it is suspended soon
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				if _, err := client.Dial(ctx, name, client.Options{Socket: b.Socket}); !errors.Is(err, want) {
 					t.Errorf("open %s: %v, want %s", name, err, want)
@@ -125,8 +130,8 @@ func recorded(t *testing.T, b *brokertest.Broker, service string) (r struct{ Num
 }
 
 func TestTheNumberOfAnInstanceIsWrittenDownBeforeItIsStarted(t *testing.T) {
-	b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{
-		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/does/not/exist"}},
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{
+		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/does/not/exist"}, ThrottleInterval: time.Millisecond},
 	}})
 	for want := int64(1); want <= 3; want++ {
 		if _, err := client.Dial(within(t, patience), startedEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.StartFailed) {
@@ -154,10 +159,11 @@ func TestARecordSaysWithWhichNumberToGoOnAndAGarbledOneWarns(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := &log{}
-			b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{echo}, Logger: l.logger()})
+			at := brokertest.Socket(t)
 			if test.record != "" {
-				must(t, os.Mkdir(b.Socket+".d", 0o700), os.WriteFile(filepath.Join(b.Socket+".d", echoEndpoint+".json"), []byte(test.record), 0o600))
+				must(t, os.Mkdir(at+".d", 0o700), os.WriteFile(filepath.Join(at+".d", echoEndpoint+".json"), []byte(test.record), 0o600))
 			}
+			b := brokertest.StartWith(t, broker.Config{Socket: at, Services: []servicefile.Service{echo}, Logger: l.logger()})
 			b.Dial(echoEndpoint, client.Options{}).Close()
 			if i := running(t, b, echoEndpoint); i.Instance != test.want || recorded(t, b, echoEndpoint).Number != test.want {
 				t.Errorf("instance %d, want %d", i.Instance, test.want)
@@ -187,7 +193,7 @@ func running(t *testing.T, b *brokertest.Broker, service string) (i broker.Servi
 func serveBroker() {
 	echo, err := echoService("serve")
 	fail(err)
-	b, err := broker.New(broker.Config{Socket: os.Getenv(socket.Variable), Services: []broker.Service{echo}})
+	b, err := broker.New(broker.Config{Socket: os.Getenv(socket.Variable), Services: []servicefile.Service{echo}})
 	fail(err)
 	fmt.Println("listening")
 	fail(b.Serve(context.Background()))
@@ -208,7 +214,7 @@ func TestABrokerThatIsStoppedStopsWhatAnEarlierOneHasStartedAndNothingElse(t *te
 	echo, err := echoService("serve")
 	must(t, err)
 	const other = "com.example.other"
-	b := brokertest.StartWith(t, broker.Config{Socket: at, Services: []broker.Service{echo, {
+	b := brokertest.StartWith(t, broker.Config{Socket: at, Services: []servicefile.Service{echo, {
 		Name: other, Endpoints: []string{other}, Program: []string{"/bin/false"},
 	}}})
 	hand := play(t, "serve", other, at)
@@ -233,7 +239,7 @@ func TestABrokerThatIsStoppedWaitsForAnInstanceThatExitsAfterItHasLetGo(t *testi
 	lingering, err := echoService("linger")
 	must(t, err)
 	l := &log{}
-	b := brokertest.StartWith(t, broker.Config{Services: []broker.Service{lingering}, Logger: l.logger()})
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{lingering}, Logger: l.logger()})
 	started, err := process.Open(b.Dial(echoEndpoint, client.Options{}).Peer().PID)
 	must(t, err)
 	defer started.Close()

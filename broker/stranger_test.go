@@ -8,12 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -48,7 +50,7 @@ func TestAFirstFrameThatClaimsALargeBodyIsRefusedBeforeItCostsMemory(t *testing.
 // knockers is how many strangers there are: more than a broker waits for whose first frame has not come.
 const knockers = 1100
 
-// knockAsStrangers opens connections, says nothing on them, and prints how many were told that they are not permitted. They stay until its input ends.
+// knockAsStrangers opens connections, says nothing on them, and prints how many were turned away. They stay until its input ends.
 func knockAsStrangers() {
 	var all []*net.UnixConn
 	for range knockers {
@@ -59,7 +61,7 @@ func knockAsStrangers() {
 	}
 	refused := 0
 	for _, conn := range all {
-		if errors.Is(answer(conn), wire.NotPermitted) {
+		if errors.Is(answer(conn), wire.OverQuota) {
 			refused++
 		}
 	}
@@ -79,24 +81,24 @@ func asStranger(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-func TestStrangersAreTurnedAwayBeforeTheySayAnythingAndTakeNobodysPlace(t *testing.T) {
+func TestStrangersWhoSayNothingTakeNobodysPlaceButTheirOwn(t *testing.T) {
 	needsRoot(t)
+	const places = 256 // of strangers
 	b := brokertest.Start(t)
 	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
 	strangers := playWith(t, asStranger(t), "strangers", "", b.Socket)
-	if got, want := strangers.line(t), fmt.Sprint(knockers); got != want {
-		t.Errorf("%s strangers are told that they are not permitted, want %s", got, want)
+	away, err := strconv.Atoi(strangers.line(t))
+	if must(t, err); away < knockers-2*places { // some answers may be late
+		t.Errorf("%d of %d strangers are turned away, want all but %d", away, knockers, places)
 	}
-	if status := ask[broker.Status](t, b, broker.MethodStatus, nil); status.Denied != knockers {
-		t.Errorf("%d are counted as denied, want %d", status.Denied, knockers)
-	}
+	ask[broker.Status](t, b, broker.MethodStatus, nil)
 }
 
 func TestOpensBeyondTheMostThatWaitAreRefusedAndThoseWhoLeaveFreeTheirPlace(t *testing.T) {
-	const most, rest = 2048, 50
+	const most, rest = 128, 50
 	keepsWhatIsLeft(t)
-	b := brokertest.StartWith(t, broker.Config{StartTimeout: time.Minute, Services: []broker.Service{
-		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/bin/sleep", "1000"}},
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{
+		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/bin/sleep", "1000"}, StartTimeout: time.Minute},
 	}})
 	ask[broker.Status](t, b, broker.MethodStatus, nil) // what a first open leaves open is open now
 	files := descriptors(t, os.Getpid())
@@ -116,7 +118,7 @@ func TestOpensBeyondTheMostThatWaitAreRefusedAndThoseWhoLeaveFreeTheirPlace(t *t
 			t.Fatalf("refused with %v, want %s", err, wire.OverQuota)
 		}
 	}
-	if _, err := client.Dial(within(t, patience), startedEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.OverQuota) {
+	if _, err := client.Dial(within(t, patience), startedEndpoint, client.Options{Socket: b.Socket, NoWait: true}); !errors.Is(err, wire.OverQuota) {
 		t.Errorf("one more: %v, want %s", err, wire.OverQuota)
 	}
 	for _, conn := range all {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 const (
@@ -38,23 +39,77 @@ type table struct {
 type entry struct {
 	Session
 	instance *instance
+	taken    chan struct{} // closed when it is no longer opening; nil: it is not, or it is closed
+}
+
+// take notes that the session is no longer opening.
+func (e *entry) take() {
+	if e.taken != nil {
+		close(e.taken)
+		e.taken = nil
+	}
 }
 
 func newTable() *table { return &table{live: map[string]*entry{}, closed: map[string]Session{}} }
 
-// begin enters a session that is being handed over.
-func (t *table) begin(s Session, i *instance) {
+// begin enters a session that is being handed over. The channel is closed when it is accepted, refused or lost.
+func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.State = SessionOpening
-	t.live[s.ID] = &entry{Session: s, instance: i}
+	e := &entry{Session: s, instance: i, taken: make(chan struct{})}
+	t.live[s.ID] = e
+	return e.taken
 }
 
 // drop removes a session that was never handed over.
 func (t *table) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.live, id)
+	if e := t.live[id]; e != nil {
+		e.take()
+		delete(t.live, id)
+	}
+}
+
+// idle returns how many sessions of an instance are live, and when the last one that is not has ended.
+func (t *table) idle(i *instance) (live int, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if e.instance == i {
+			live++
+		}
+	}
+	return live, i.lastEnd
+}
+
+// firstOpening returns the client of the session that has been opening for the longest on an instance of a service, or nil.
+func (t *table) firstOpening(service string) *wire.Process {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var first *entry
+	for _, e := range t.live {
+		if e.State == SessionOpening && e.instance.service == service && (first == nil || e.OpenedAt < first.OpenedAt) {
+			first = e
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return &first.Client
+}
+
+// open returns the short ids of at most n open sessions of a service.
+func (t *table) open(service string, n int) (ids []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if e.instance.service == service && len(ids) < n {
+			ids = append(ids, session.ShortID(e.ID))
+		}
+	}
+	return ids
 }
 
 // update takes what an instance tells of a session of its own: one that was handed to it, or, after a broker's restart, one that nobody has told of. What it
@@ -77,6 +132,7 @@ func (t *table) update(info wire.SessionInfo, i *instance) error {
 	}
 	if t.reopenLocked(info.ID) {
 		e.State, e.instance = SessionOpen, i
+		e.take()
 		t.live[info.ID] = e
 	}
 	return nil
@@ -117,6 +173,10 @@ func (t *table) end(i *instance, end wire.End) {
 
 func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 	delete(t.live, e.ID)
+	e.take()
+	if e.instance != nil {
+		e.instance.lastEnd = time.Now()
+	}
 	if _, twice := t.closed[e.ID]; twice {
 		return
 	}
@@ -163,8 +223,8 @@ func (t *table) find(prefix string) (Session, *instance, error) {
 	return Session{}, nil, wire.Errorf(wire.Conflict, "session id %s is the beginning of %d ids: give more of it", prefix, len(found))
 }
 
-// list returns one page of sessions in the order they were opened.
-func (t *table) list(r SessionsRequest) Sessions {
+// list returns one page of the sessions that may be seen, in the order they were opened.
+func (t *table) list(r SessionsRequest, seen func(Session) bool) Sessions {
 	var all []Session
 	t.mu.Lock()
 	t.expireLocked()
@@ -182,7 +242,7 @@ func (t *table) list(r SessionsRequest) Sessions {
 	for _, s := range all {
 		switch {
 		case r.After != "" && cursor(s) <= r.After:
-		case r.Endpoint != "" && s.Endpoint != r.Endpoint:
+		case r.Endpoint != "" && s.Endpoint != r.Endpoint, !seen(s):
 		case len(page.Sessions) == pageSize:
 			page.Next = cursor(page.Sessions[pageSize-1])
 			return page

@@ -21,7 +21,7 @@ type Options struct {
 	Socket string
 	// Title is what people read of this session in lists: at most wire.MaxTitle bytes.
 	Title string
-	// NoWait has Dial fail at once where no broker is; otherwise it waits for one until its context ends.
+	// NoWait has Dial fail at once where no broker is, or where it is to try again later; otherwise it waits until its context ends.
 	NoWait bool
 	// Handler takes what the service sends: its calls, one-way messages and streams, as a *services.Mux does. Nil: it serves none.
 	Handler session.Handler

@@ -133,7 +133,7 @@ func (c *Connection) use(ctx context.Context, f func(*Session) error) error {
 	}
 }
 
-// Session returns the connection's session, which it opens if there is none. It fails as Dial does, and with wire.Invalid if the connection is over.
+// Session returns the connection's session, which it opens if there is none. It waits and fails as Dial does, and with wire.Invalid if the connection is over.
 func (c *Connection) Session(ctx context.Context) (*Session, error) {
 	for {
 		c.mu.Lock()

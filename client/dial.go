@@ -35,12 +35,15 @@ func (e *NoBrokerError) Unwrap() []error { return []error{wire.Unavailable, e.Er
 const (
 	retryFirst = 5 * time.Millisecond
 	retryMost  = 200 * time.Millisecond
+	// retryLongest is the most that a refusal can have a client wait before it asks again.
+	retryLongest = time.Hour
 )
 
 // Dial opens a session with an endpoint. It repeats its question until it is accepted or refused, or ctx ends: nothing has been executed until then.
-// It waits for a broker that is not there yet, unless o.NoWait is set. Failures are a *wire.Error with the code of the refusal, DeadlineExceeded or
-// Canceled, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code DeadlineExceeded or
-// Canceled, errors.Is takes it for the context's error, and errors.As finds the *NoBrokerError.
+// It waits for a broker that is not there yet, unless o.NoWait is set. So it does where it is refused with wire.OverQuota and told after how long to try again:
+// it asks again after that time, at least 5 ms and at most 1 h, and up to half of it more. Failures are a *wire.Error with the code of the refusal,
+// DeadlineExceeded or Canceled, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code
+// DeadlineExceeded or Canceled, errors.Is takes it for the context's error, and errors.As finds the *NoBrokerError.
 func Dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	s, err := dial(ctx, endpoint, o)
 	if err != nil {
@@ -64,16 +67,32 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	}
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		s, err := attempt(ctx, path, open, o)
-		_, none := errors.AsType[*NoBrokerError](err)
-		if err == nil || none && o.NoWait || !none && !retryable(err) {
-			return s, err
+		if err == nil {
+			return s, nil
+		}
+		wait, again := repeat(err, pause, o.NoWait)
+		if !again {
+			return nil, err
 		}
 		select {
-		case <-time.After(pause/2 + rand.N(pause)):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return nil, late(ctx.Err(), err)
 		}
 	}
+}
+
+// repeat reports whether an attempt that failed is made again, and after how long.
+func repeat(err error, pause time.Duration, noWait bool) (wait time.Duration, again bool) {
+	wait = pause/2 + rand.N(pause)
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.OverQuota && e.Retry > 0 { // a limit that passes by itself
+		wait = min(max(e.Retry, retryFirst), retryLongest)
+		return wait + rand.N(wait/2), !noWait
+	}
+	if _, none := errors.AsType[*NoBrokerError](err); none {
+		return wait, !noWait
+	}
+	return wait, retryable(err)
 }
 
 // late is the error of a caller whose time is over while err was still in the way. A *NoBrokerError stays in its chain; its code is that of over.

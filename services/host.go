@@ -46,12 +46,16 @@ type Host struct {
 	news    news
 	turns   chan struct{} // sessions that are being accepted
 	opening sync.WaitGroup
-	ctx     context.Context // ends when the host drains
+	ctx     context.Context // ends when the host takes no more hand-overs
 	cancel  context.CancelFunc
+	drained sync.Once
+
+	returning sync.WaitGroup // sessions, until they have ended and all their handlers have returned
 
 	mu       sync.Mutex
 	sessions map[string]*hosted
-	draining bool
+	busy     int  // hand-overs that were taken, until they are refused or their session counts as returned
+	draining bool // it takes no more hand-overs
 }
 
 // A hosted session is one of a Host's.
@@ -86,6 +90,7 @@ func (h *Host) HandOver(o wire.HandOver, conn *net.UnixConn) {
 	h.mu.Lock()
 	draining := h.draining
 	if !draining {
+		h.busy++
 		h.opening.Go(func() {
 			defer func() { <-h.turns }()
 			h.open(o, conn)
@@ -107,6 +112,7 @@ func (h *Host) open(o wire.HandOver, conn *net.UnixConn) {
 	if err != nil {
 		client.Close()
 		h.refuse(o, conn, err)
+		h.less()
 	}
 }
 
@@ -158,6 +164,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	begun := &hosted{Session: s, client: client}
 	if err == nil {
 		h.sessions[o.Session] = begun
+		h.returning.Add(1)
 	}
 	h.mu.Unlock()
 	if err != nil {
@@ -211,7 +218,7 @@ func (h *Host) exited(s *hosted) {
 	s.OnEnd(func(wire.End) { t.Stop() })
 }
 
-// left takes a session that has ended out.
+// left takes a session that has ended out. It counts until its handlers have returned, too.
 func (h *Host) left(s *hosted, end wire.End) {
 	if s.watch != nil {
 		h.watch.Remove(s.watch)
@@ -221,6 +228,33 @@ func (h *Host) left(s *hosted, end wire.End) {
 	delete(h.sessions, s.ID())
 	h.mu.Unlock()
 	h.news.ended(s.ID(), end.Bounded())
+	go func() { // drain waits for it
+		defer h.returning.Done()
+		s.Wait()
+		h.less()
+	}()
+}
+
+// less notes that a hand-over has come to its end.
+func (h *Host) less() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.busy--
+}
+
+// endIdle reports whether nothing is to do: there is no session, none is being opened, and no handler runs, also none of a session that has ended. Then no
+// further hand-over is taken.
+func (h *Host) endIdle() bool {
+	h.mu.Lock()
+	idle := h.busy == 0
+	if idle {
+		h.draining = true
+	}
+	h.mu.Unlock()
+	if idle {
+		h.cancel()
+	}
+	return idle
 }
 
 // refuse tells a client why it gets no session, and the broker that there is none.
@@ -281,8 +315,13 @@ func (h *Host) find(id string) (*hosted, error) {
 	return nil, wire.Errorf(wire.NotFound, "no session %s here", session.ShortID(id))
 }
 
-// drain refuses further connections, drains all sessions at the same time, and returns when they have ended, or soon after ctx has.
+// drain refuses further connections, drains all sessions at the same time, and returns when they have ended and all handlers have returned, or soon after ctx
+// has ended. Only the first one does anything.
 func (h *Host) drain(ctx context.Context, text string) {
+	h.drained.Do(func() { h.drainAll(ctx, text) })
+}
+
+func (h *Host) drainAll(ctx context.Context, text string) {
 	h.mu.Lock()
 	h.draining = true
 	h.mu.Unlock()
@@ -296,15 +335,12 @@ func (h *Host) drain(ctx context.Context, text string) {
 		all = append(all, s)
 	}
 	h.mu.Unlock()
-	var draining, returning sync.WaitGroup
+	var draining sync.WaitGroup
 	for _, s := range all {
 		draining.Go(func() { s.Drain(ctx, text) })
 	}
 	draining.Wait()
-	for _, s := range all {
-		returning.Go(s.Wait)
-	}
-	if !returns(returning.Wait) {
+	if !returns(h.returning.Wait) {
 		h.log.Error("a handler does not return although its context has ended")
 	}
 }

@@ -205,6 +205,13 @@ func (r *registrar) controlMux() *Mux {
 		r.stop()
 		return nil, nil
 	})
+	Handle(mux, wire.MethodIdle, func(context.Context, any) (wire.Idle, error) {
+		idle := r.host.endIdle()
+		if idle {
+			r.stop()
+		}
+		return wire.Idle{Ended: idle}, nil
+	})
 	return mux
 }
 

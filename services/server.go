@@ -44,10 +44,10 @@ type Server struct {
 	Ready func()
 }
 
-// Serve registers the endpoints with the broker, which it waits for, and serves sessions until ctx ends or the broker asks it to stop. Then it
-// drains: it tells its clients, answers what is in flight, and returns nil when all has ended. When it loses the broker it keeps its sessions and
-// registers again with them. It fails where the broker refuses the first registration: with wire.Conflict, naming the owner, for an endpoint that is
-// taken, or with wire.NotPermitted.
+// Serve registers the endpoints with the broker, which it waits for, and serves sessions until ctx ends, the broker asks it to stop, or the broker asks whether
+// it is idle and it is: there is no session, none is being opened, and no handler runs. Then it drains: it tells its clients, answers what is in flight, and
+// returns nil when all has ended. When it loses the broker it keeps its sessions and registers again with them. It fails where the broker refuses the first
+// registration: with wire.Conflict, naming the owner, for an endpoint that is taken, or with wire.NotPermitted.
 func (s Server) Serve(ctx context.Context) error {
 	if len(s.Endpoints) == 0 {
 		return wire.Errorf(wire.Malformed, "serve: no endpoints")
@@ -115,7 +115,7 @@ func (r *registrar) leave(control *session.Session) {
 			break
 		}
 	}
-	control.Close()
+	_ = control.Drain(last, "the service is being stopped") // so that the question that stopped it is answered; a broker that is slow to let go is no fault
 	control.Wait()
 	r.reporting.Wait()
 }

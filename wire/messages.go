@@ -292,8 +292,14 @@ const (
 	MethodInspect  = "inspect"  // to the instance: SessionRef, answered with Inspection
 	MethodClose    = "close"    // to the instance: SessionRef; answered when the session has ended
 	MethodStop     = "stop"     // to the instance: it drains and ends
+	MethodIdle     = "idle"     // to the instance: it ends if it has nothing to do; answered with Idle
 	MethodSessions = "sessions" // to the broker: Sessions that are open, or ended since they were last told
 )
+
+// An Idle says whether an instance had nothing to do when it was asked: no session, none that was being opened, and no handler that ran.
+type Idle struct {
+	Ended bool `msgpack:"e,omitempty"` // it had nothing: it takes no more hand-overs, which are refused with Terminating, and stops
+}
 
 // A SessionRef names a session to an instance.
 type SessionRef struct {

@@ -23,7 +23,7 @@ var (
 func messages() []any {
 	return []any{
 		&wire.Open{}, &wire.Routed{}, &wire.Accepted{}, &wire.Error{}, &wire.Register{}, &wire.Sessions{}, &wire.HandOver{}, &wire.Request{},
-		&wire.Notice{}, &wire.Stream{}, &wire.End{}, &wire.SessionRef{}, &wire.Inspection{},
+		&wire.Notice{}, &wire.Stream{}, &wire.End{}, &wire.SessionRef{}, &wire.Inspection{}, &wire.Idle{},
 	}
 }
 
@@ -45,6 +45,7 @@ func examples() []any {
 		end,
 		&wire.SessionRef{Session: id, Text: "why"},
 		&wire.Inspection{CallsServed: 1, Streams: 2, Facts: map[string]string{"a": "1"}, Socket: math.MaxUint64},
+		&wire.Idle{Ended: true},
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
@@ -34,25 +33,6 @@ sessions   %d open, %d closed since the start
 denied     %d
 `, s.Version, s.PID, s.UID, time.Since(s.StartedAt.Time()).Round(time.Second), s.Socket, s.Services, s.Instances, s.Open, s.Closed, s.Denied)
 	return err
-}
-
-func (c *command) serviceList(ctx context.Context) error {
-	list, err := ask[broker.Services](ctx, c, broker.MethodServices, nil)
-	if err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON("services", list.Services)
-	}
-	t := cli.NewTable("NAME", "STATE", "PID", "INSTANCE", "AGE", "SESSIONS", "ENDPOINTS")
-	for _, s := range list.Services {
-		pid, number := "", ""
-		if s.PID != 0 {
-			pid, number = fmt.Sprint(s.PID), fmt.Sprint(s.Instance)
-		}
-		t.Row(s.Name, s.State, pid, number, cli.Age(s.StartedAt), fmt.Sprint(s.Sessions), strings.Join(s.Endpoints, ","))
-	}
-	return t.Print(c.out)
 }
 
 func (c *command) sessionList(ctx context.Context) error {
@@ -97,14 +77,7 @@ func (c *command) sessionInspect(ctx context.Context, id string) error {
 		lines = append(lines, facts("client", in.PeerFacts)...)
 		lines = append(lines, facts("instance", in.Facts)...)
 	}
-	for _, l := range lines {
-		if l[1] != "" {
-			if _, err := fmt.Fprintf(c.out, "%-9s  %s\n", l[0], wire.Printable(l[1], 2048)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return c.printPairs(lines)
 }
 
 func facts(side string, of map[string]string) (lines [][2]string) {

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 
@@ -37,6 +35,15 @@ const usage = `brokerctl looks into a Fairlead broker and steers it.
 usage:
   brokerctl status                 what the broker is and how much it has to do
   brokerctl service list           the services and their instances
+  brokerctl service inspect NAME   one service: what its file says and what it has come to
+  brokerctl service start NAME     start a service; done when its instance is ready
+  brokerctl service stop NAME      stop a service; done when the last of its processes is gone
+  brokerctl service restart NAME   stop a service and start it again; done when its next instance is ready
+  brokerctl service wait NAME      wait until a service has an instance that is ready
+  brokerctl service reset NAME     forget a service's failures, and lift its suspension
+  brokerctl service why NAME       what caused its last start, and why it is not running if it is not
+  brokerctl service logs NAME      the end of its output   [-n N] [-f: and what comes, until ^C]
+  brokerctl service reload         have the broker read its service files again
   brokerctl session list           the sessions   [--state open|closed|all] [--endpoint NAME]
   brokerctl session inspect ID     one session, and what its instance sees of it; a unique prefix of the id is enough
   brokerctl session close ID       end a session   [--reason TEXT]
@@ -50,7 +57,9 @@ flags:
 const codes = `
 exit codes: 0 done, 1 failed, 2 usage, 3 not found or not running, 4 denied, 5 no broker, 6 timed out
 
-example:
+examples:
+  brokerctl service why com.example.echo
+  brokerctl service logs -f -n 20 com.example.echo
   brokerctl session list --state closed --json
 `
 
@@ -64,6 +73,9 @@ type command struct {
 	endpoint string
 	network  string
 	reason   string
+	follow   bool
+	lines    int
+	errs     io.Writer // for what is said beside an error
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -71,7 +83,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // run runs the command in args and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	signal.Ignore(syscall.SIGPIPE) // a closed pipe is a failed write, and ends the command cleanly
-	c := command{out: stdout}
+	c := command{out: stdout, errs: stderr}
 	flags, words, err := c.parse(args)
 	if errors.Is(err, pflag.ErrHelp) || err == nil && len(words) == 0 {
 		fmt.Fprint(stdout, usage, flags.FlagUsages(), codes)
@@ -90,11 +102,13 @@ func (c *command) parse(args []string) (*pflag.FlagSet, []string, error) {
 	flags.StringVar(&c.socket, "socket", "", "path of the broker's socket (default: $FAIRLEAD_SOCKET, else that of this user)")
 	system := flags.Bool("system", false, "ask the system's broker, at "+socket.SystemPath)
 	flags.BoolVar(&c.json, "json", false, "print JSON, for programs")
-	flags.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long the whole command may take")
+	flags.DurationVar(&c.timeout, "timeout", ordinaryPatience, "how long the whole command may take; service start, stop, restart and wait have "+longPatience.String())
 	flags.StringVar(&c.state, "state", "open", "session list: open, closed or all")
 	flags.StringVar(&c.endpoint, "endpoint", "", "session list: only sessions of this endpoint")
 	flags.StringVar(&c.network, "network", "", "lease list: only leases of this network")
 	flags.StringVar(&c.reason, "reason", "", "session close: what both ends are told")
+	flags.BoolVarP(&c.follow, "follow", "f", false, "service logs: go on with what is written, until ^C")
+	flags.IntVarP(&c.lines, "lines", "n", 100, "service logs: how many lines of the end, 1 to 10000")
 	err := flags.Parse(args)
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		err = usageError{err.Error()}
@@ -112,66 +126,6 @@ func (c *command) parse(args []string) (*pflag.FlagSet, []string, error) {
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
-
-// A verb is what can be done, and with which flags beside those of all commands.
-type verb struct {
-	all   func(context.Context) error         // of a command that takes no more words
-	one   func(context.Context, string) error // of one that takes an id
-	flags []string
-}
-
-func (c *command) verbs() map[string]verb {
-	return map[string]verb{
-		"status":          {all: c.status},
-		"service list":    {all: c.serviceList},
-		"session list":    {all: c.sessionList, flags: []string{"state", "endpoint"}},
-		"session inspect": {one: c.sessionInspect},
-		"session close":   {one: c.sessionClose, flags: []string{"reason"}},
-		"lease list":      {all: c.leaseList, flags: []string{"network"}},
-		"network list":    {all: c.networkList},
-		"version":         {all: c.version},
-	}
-}
-
-// do dispatches the words.
-func (c *command) do(words []string, flags *pflag.FlagSet) error {
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
-	defer cancel()
-	verbs := c.verbs()
-	name, rest := words[0], words[1:]
-	v, known := verbs[name]
-	if !known && len(rest) > 0 {
-		name, rest = name+" "+rest[0], rest[1:]
-		v, known = verbs[name]
-	}
-	if !known {
-		return usageError{fmt.Sprintf("unknown command %q", name)}
-	}
-	if err := ownFlags(name, v, verbs, flags); err != nil {
-		return err
-	}
-	switch {
-	case v.one != nil && len(rest) == 1:
-		return v.one(ctx, rest[0])
-	case v.one != nil:
-		return usageError{fmt.Sprintf("%s takes the id of one session, as 'session list' shows it", name)}
-	case len(rest) > 0:
-		return usageError{fmt.Sprintf("unexpected %q", rest[0])}
-	}
-	return v.all(ctx)
-}
-
-// ownFlags refuses the flags of other commands.
-func ownFlags(name string, v verb, verbs map[string]verb, flags *pflag.FlagSet) error {
-	for _, owner := range slices.Sorted(maps.Keys(verbs)) {
-		for _, flag := range verbs[owner].flags {
-			if flags.Changed(flag) && !slices.Contains(v.flags, flag) {
-				return usageError{fmt.Sprintf("--%s is a flag of %s and not of %s", flag, owner, name)}
-			}
-		}
-	}
-	return nil
-}
 
 func (c *command) version(context.Context) error {
 	_, err := fmt.Fprintln(c.out, "brokerctl", cli.Version())

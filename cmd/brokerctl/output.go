@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // printJSON prints {"version": 1, name: value}. Fields are added to it and never changed.
@@ -21,5 +24,38 @@ func (c *command) printJSON(name string, value any) error {
 	}
 	out.WriteByte('\n')
 	_, err = c.out.Write(out.Bytes())
+	return err
+}
+
+// printService prints a service's details as JSON.
+func (c *command) printService(d broker.ServiceDetails) error {
+	empty(&d.Endpoints, &d.Program, &d.Allow.Open, &d.Allow.Register, &d.Allow.Admin)
+	return c.printJSON("service", d)
+}
+
+// empty makes lists that are nil, which JSON would show as null, empty ones.
+func empty[T any](lists ...*[]T) {
+	for _, l := range lists {
+		if *l == nil {
+			*l = []T{}
+		}
+	}
+}
+
+// printPairs prints names with their values, a line for each that has one.
+func (c *command) printPairs(lines [][2]string) error {
+	width := 9
+	for _, l := range lines {
+		if l[1] != "" {
+			width = max(width, len(l[0]))
+		}
+	}
+	var out bytes.Buffer
+	for _, l := range lines {
+		if l[1] != "" {
+			fmt.Fprintf(&out, "%-*s  %s\n", width, l[0], wire.Printable(l[1], 2048))
+		}
+	}
+	_, err := c.out.Write(out.Bytes())
 	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/fairlead-dev/fairlead/broker/keeper"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/runner"
@@ -102,7 +104,10 @@ func runStage(containers int, prefix string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	defer func() {
+		removeCgroups(folder)
+		err = errors.Join(err, os.RemoveAll(folder))
+	}()
 
 	cmd := self(stageRole, "--folder", folder, "--containers", strconv.Itoa(containers), "--prefix", prefix)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -115,6 +120,19 @@ func runStage(containers int, prefix string) (err error) {
 	defer forwarding.Wait()
 	defer container.Close()
 	return container.Run(context.Background())
+}
+
+// removeCgroups removes the cgroups of instances whose keepers have died with the stage. The broker's records say where they are.
+func removeCgroups(folder string) {
+	records, _ := filepath.Glob(filepath.Join(socketIn(folder)+".d", "*.json"))
+	for _, path := range records {
+		var record struct {
+			Keeper keeper.Record `json:"keeper"`
+		}
+		if text, err := os.ReadFile(path); err == nil && json.Unmarshal(text, &record) == nil && record.Keeper.Cgroup != "" {
+			os.Remove(record.Keeper.Cgroup) // fails where it is gone
+		}
+	}
 }
 
 // self is a command that runs this program again as a part of the demo.

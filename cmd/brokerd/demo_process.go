@@ -32,7 +32,8 @@ func (s *stage) start(ctx context.Context, role ...string) (*exec.Cmd, *bufio.Sc
 
 // startBroker starts the broker; whoever opens a session waits for it.
 func (s *stage) startBroker(ctx context.Context) (err error) {
-	s.broker, _, err = s.start(ctx, "serve", "--socket", s.socket, "--network", network.DefaultNetwork+"="+s.prefix)
+	// The folder has no service files: those of this machine are none of the demo's.
+	s.broker, _, err = s.start(ctx, "serve", "--socket", s.socket, "--config-dir", s.folder, "--network", network.DefaultNetwork+"="+s.prefix)
 	return err
 }
 

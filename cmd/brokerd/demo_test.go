@@ -3,11 +3,13 @@ package main_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,32 +26,15 @@ const nobody = 65534
 
 // A demoRun is one run of the real demo, in a temporary folder of its own.
 type demoRun struct {
-	cmd    *exec.Cmd
-	binary string
-	tmp    string
-}
-
-// buildBrokerd builds the program where every user can run it.
-func buildBrokerd(t *testing.T) (binary string) {
-	t.Helper()
-	binary = filepath.Join(openFolder(t), "brokerd")
-	build := []string{"build", "-o", binary}
-	if underRace() {
-		build = append(build, "-race")
-	}
-	if out, err := exec.CommandContext(t.Context(), "go", append(build, ".")...).CombinedOutput(); err != nil {
-		t.Fatalf("build brokerd: %v\n%s", err, out)
-	}
-	if err := os.Chmod(binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return binary
+	cmd *exec.Cmd
+	tmp string
+	out string // what it has said
 }
 
 // openFolder returns a folder that every user can look into; those of T.TempDir are this user's only.
 func openFolder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "demo")
+	dir, err := os.MkdirTemp("", "brokerd-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,22 +46,16 @@ func openFolder(t *testing.T) string {
 }
 
 // newDemo returns a short demo: 32 containers on a network of 29 addresses.
-func newDemo(t *testing.T, binary string) *demoRun {
+func newDemo(t *testing.T) *demoRun {
 	t.Helper()
-	d := &demoRun{binary: binary, tmp: filepath.Join(openFolder(t), "tmp")}
+	d := &demoRun{tmp: filepath.Join(openFolder(t), "tmp")}
 	if err := os.Mkdir(d.tmp, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d.cmd = exec.Command(d.binary, "demo", "--containers", "32", "--prefix", "10.88.0.0/27")
+	d.cmd = exec.Command(binary, "demo", "--containers", "32", "--prefix", "10.88.0.0/27")
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.tmp)
 	d.cmd.Dir = "/"
 	return d
-}
-
-// underRace reports whether the tests run under the race detector, so that the demo does too.
-func underRace() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // asOrdinaryUser has the demo run as nobody.
@@ -108,6 +87,25 @@ func (d *demoRun) checkNothingLeft(t *testing.T) {
 	if len(entries) > 0 || err != nil {
 		t.Errorf("left in the temporary folder: %v (%v)", entries, err)
 	}
+	d.checkNoCgroupLeft(t)
+}
+
+// checkNoCgroupLeft checks that the cgroups of the demo's instances are gone: their names have the hash of the broker's socket.
+func (d *demoRun) checkNoCgroupLeft(t *testing.T) {
+	t.Helper()
+	_, folder, _ := strings.Cut(d.out, ", in ")
+	folder, _, ok := strings.Cut(folder, "\n")
+	if !ok {
+		t.Errorf("the demo does not say where it is: %q", d.out)
+	}
+	h := fnv.New32a()
+	h.Write([]byte(filepath.Join(folder, "broker.sock")))
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		if err == nil && strings.HasPrefix(e.Name(), fmt.Sprintf("fairlead-%08x-", h.Sum32())) {
+			t.Errorf("left behind: %s", path)
+		}
+		return nil
+	})
 }
 
 // processes are the live processes that run the demo's program or have its folder in their arguments.
@@ -120,7 +118,7 @@ func (d *demoRun) processes() (found []string) {
 		}
 		exe, _ := os.Readlink(filepath.Join("/proc", e.Name(), "exe"))
 		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if exe == d.binary || bytes.Contains(args, []byte(d.tmp+"/")) {
+		if exe == binary || bytes.Contains(args, []byte(d.tmp+"/")) {
 			found = append(found, e.Name()+" "+string(bytes.ReplaceAll(args, []byte{0}, []byte{' '})))
 		}
 	}
@@ -147,6 +145,7 @@ func (d *demoRun) show(t *testing.T) {
 	t.Helper()
 	defer d.checkNothingLeft(t)
 	out, err := d.cmd.CombinedOutput()
+	d.out = string(out)
 	if err != nil || !bytes.Contains(out, []byte("All of it held.")) || bytes.Contains(out, []byte("FAILED")) {
 		t.Errorf("the demo ended with %v:\n%s", err, out)
 	}
@@ -182,18 +181,18 @@ func (d *demoRun) interrupt(t *testing.T, text string, sig syscall.Signal) {
 	d.cmd.Process.Signal(sig)
 	io.Copy(&out, pipe)
 	err = d.cmd.Wait()
+	d.out = out.String()
 	if code := d.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(out.String(), "Not shown to the end: "+sig.String()) {
 		t.Errorf("the interrupted demo ended with %v:\n%s", err, out.String())
 	}
 }
 
 func TestDemo(t *testing.T) {
-	binary := buildBrokerd(t)
 	t.Run("holds and leaves nothing", func(t *testing.T) {
-		newDemo(t, binary).show(t)
+		newDemo(t).show(t)
 	})
 	t.Run("holds and leaves nothing as an ordinary user", func(t *testing.T) {
-		d := newDemo(t, binary)
+		d := newDemo(t)
 		d.asOrdinaryUser(t)
 		d.show(t)
 	})
@@ -209,17 +208,17 @@ func TestDemo(t *testing.T) {
 		{"by SIGTERM when another broker has taken the network service up", "old ids", syscall.SIGTERM, false},
 	} {
 		t.Run("leaves nothing when interrupted "+test.name, func(t *testing.T) {
-			d := newDemo(t, binary)
+			d := newDemo(t)
 			if test.ordinary {
 				d.asOrdinaryUser(t)
 			}
 			d.interrupt(t, test.text, test.sig)
 		})
 	}
-	t.Run("refuses what it cannot show", func(t *testing.T) { refusesBadFlags(t, binary) })
+	t.Run("refuses what it cannot show", refusesBadFlags)
 }
 
-func refusesBadFlags(t *testing.T, binary string) {
+func refusesBadFlags(t *testing.T) {
 	for _, args := range [][]string{
 		{"--containers", "0"}, {"--prefix", "10.88.0.0/28"}, {"--prefix", "10.88.0.1/24"}, {"--prefix", "fd00::/64"}, {"now"},
 	} {

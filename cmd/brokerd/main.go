@@ -15,10 +15,11 @@ import (
 	"github.com/fairlead-dev/fairlead/internal/cli"
 )
 
-const usage = `brokerd hands out sessions between named services, and runs the network service.
+const usage = `brokerd hands out sessions between named services, and starts these as their service files say.
 
 usage:
-  brokerd [serve] [flags]    serve as the broker until SIGTERM or SIGINT
+  brokerd [serve] [flags]    serve as the broker until SIGTERM or SIGINT; SIGHUP has it read the service files anew
+  brokerd check [FILE ...]   say what is wrong with service files, and start nothing
   brokerd network [flags]    be the network service; the broker starts this itself
   brokerd demo               show the main job with real processes, in a temporary folder
   brokerd version            print the version
@@ -49,6 +50,8 @@ func run(args []string) int {
 	switch command {
 	case "serve":
 		return serveMain(args)
+	case "check":
+		return checkMain(args)
 	case "network":
 		return networkMain(args)
 	case "demo":
@@ -64,8 +67,16 @@ func run(args []string) int {
 	return exitUsage
 }
 
-// parse parses flags. It returns false, and the exit code, when there is nothing more to do.
+// parse parses flags of a command that takes no arguments. It returns false, and the exit code, when there is nothing more to do.
 func parse(flags *pflag.FlagSet, args []string, help string) (code int, ok bool) {
+	if code, ok = parseFlags(flags, args, help); ok && flags.NArg() > 0 {
+		return misused(flags, fmt.Errorf("unexpected %q", flags.Arg(0))), false
+	}
+	return code, ok
+}
+
+// parseFlags is parse for a command that takes arguments.
+func parseFlags(flags *pflag.FlagSet, args []string, help string) (code int, ok bool) {
 	flags.SetOutput(io.Discard)
 	flags.Usage = func() {}
 	err := flags.Parse(args)
@@ -74,11 +85,13 @@ func parse(flags *pflag.FlagSet, args []string, help string) (code int, ok bool)
 		fmt.Printf("%s\n\nflags:\n%s", strings.TrimSpace(help), flags.FlagUsages())
 		return exitOK, false
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "%s: %v\ntry '%s --help'\n", flags.Name(), err, flags.Name())
-		return exitUsage, false
-	case flags.NArg() > 0:
-		fmt.Fprintf(os.Stderr, "%s: unexpected %q\ntry '%s --help'\n", flags.Name(), flags.Arg(0), flags.Name())
-		return exitUsage, false
+		return misused(flags, err), false
 	}
 	return exitOK, true
+}
+
+// misused says what is wrong with a command line, and returns the exit code.
+func misused(flags *pflag.FlagSet, err error) (code int) {
+	fmt.Fprintf(os.Stderr, "%s: %v\ntry '%s --help'\n", flags.Name(), err, flags.Name())
+	return exitUsage
 }

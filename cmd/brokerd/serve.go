@@ -7,62 +7,103 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/internal/cli"
-	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-const serveHelp = `brokerd serve serves as the broker until SIGTERM or SIGINT.
+const serveHelp = `brokerd serve serves as the broker until SIGTERM or SIGINT. SIGHUP has it read the service files anew.
 
-It starts the network service at the first open of fairlead.network, and again after that ended. When brokerd is stopped it stops
-the network service too; when it is killed, sessions and services live on and the next brokerd takes them up.
+It starts services at the first open of one of their endpoints, or as their service files say: SERVICE.toml in services.d of the
+configuration folders. These are /etc/fairlead over /usr/lib/fairlead for the system's broker and for root, and $XDG_CONFIG_HOME/fairlead
+or ~/.config/fairlead for a user's. A file that is wrong is left out alone; 'brokerd check' says what is wrong with it. The network
+service, fairlead.network, needs no file.
 
-example:
-  brokerd serve --network default=10.88.0.0/24 --network lab=10.99.0.0/16`
+When brokerd is stopped it stops what it has started, too, unless --leave-instances is given. When it is killed, or with that flag,
+sessions and services live on and the next brokerd takes them up.
+
+examples:
+  brokerd serve --network default=10.88.0.0/24 --network lab=10.99.0.0/16
+  brokerd serve --system --leave-instances`
 
 // serveMain is brokerd serve.
 func serveMain(args []string) int {
 	flags := pflag.NewFlagSet("brokerd serve", pflag.ContinueOnError)
 	path := flags.String("socket", "", "path of the broker's socket")
-	system := flags.Bool("system", false, "be the system's broker, at "+socket.SystemPath)
-	user := flags.Bool("user", false, "be this user's broker, also as root")
+	which := flagsOfConfig(flags, "be the system's broker, at "+socket.SystemPath, "be this user's broker, also as root")
+	leave := flags.Bool("leave-instances", false, "when stopped, leave sessions and services alone for the next brokerd")
 	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
 	verbose := flags.Bool("verbose", false, "log more than start, stop, denials and limits")
 	if code, ok := parse(flags, args, serveHelp); !ok {
 		return code
 	}
-	if _, err := parseNetworks(*networks); err != nil {
-		cli.Fail(os.Stderr, "brokerd serve", err, "")
-		return exitUsage
+	_, err := parseNetworks(*networks)
+	var where string
+	if err == nil {
+		where, err = servePath(*path, which.system, which.user)
 	}
-	where, err := servePath(*path, *system, *user)
+	var folders []string
+	if err == nil {
+		folders, err = which.folders()
+	}
 	if err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitUsage
 	}
 	log := newLogger(*verbose)
-	b, err := broker.New(broker.Config{
-		Socket: where, Services: []broker.Service{networkService(where, *networks)}, Version: cli.Version(), Logger: log,
-	})
-	if err != nil {
-		cli.Fail(os.Stderr, "brokerd serve", err, "")
-		return exitFailed
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	log.Info("broker started", "socket", where, "peer", os.Getpid(), "uid", os.Geteuid())
-	err = b.Serve(ctx)
-	log.Info("broker stopped", "socket", where)
-	if err != nil {
+	config := &config{folders: folders, network: networkService(where, *networks), systemd: manager{log}}
+	c := broker.Config{Socket: where, Load: config.load, LeaveInstances: *leave, Version: cli.Version(), Logger: log}
+	if err := serve(c, config.systemd); err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitFailed
 	}
 	return exitOK
+}
+
+// serve is the broker until it is told to stop.
+func serve(c broker.Config, systemd manager) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	reload := make(chan os.Signal, 1) // one that comes while another waits asks for the same
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	if c.Listener, err = inherited(c.Socket); err != nil {
+		return err
+	}
+	b, err := broker.New(c)
+	if err != nil {
+		return err
+	}
+	c.Logger.Info("broker started", "socket", c.Socket, "peer", os.Getpid(), "uid", os.Geteuid())
+	systemd.tell(ready)
+	var signals sync.WaitGroup
+	signals.Go(func() { heed(ctx, b, reload, c.Logger, systemd) })
+	defer signals.Wait()
+	err = b.Serve(ctx)
+	c.Logger.Info("broker stopped", "socket", c.Socket)
+	return err
+}
+
+// heed reloads the services whenever it is asked to, until ctx ends.
+func heed(ctx context.Context, b *broker.Broker, reload <-chan os.Signal, log *slog.Logger, systemd manager) {
+	for {
+		select {
+		case <-reload:
+			systemd.tell(reloading()...)
+			if _, err := b.Reload(); err != nil {
+				log.Error("services not reloaded in full", "err", err)
+			}
+			systemd.tell(ready)
+		case <-ctx.Done():
+			systemd.tell(stopping)
+			return
+		}
+	}
 }
 
 // servePath returns the absolute path of the socket to serve at.
@@ -84,33 +125,9 @@ func servePath(path string, system, user bool) (string, error) {
 	return filepath.Abs(path)
 }
 
-// networkService is this program run again as the network service.
-func networkService(path string, networks []string) broker.Service {
-	program := []string{ownPath(), "network", "--socket", path, "--state-dir", broker.StateDir(path, network.Endpoint)}
-	for _, n := range networks {
-		program = append(program, "--network", n)
-	}
-	return broker.Service{Name: network.Endpoint, Endpoints: []string{network.Endpoint}, Program: program}
-}
-
 func newLogger(verbose bool) *slog.Logger {
 	if verbose {
 		return cli.Logger(slog.LevelDebug)
 	}
 	return cli.Logger(slog.LevelInfo)
-}
-
-// ownPath returns the path of this program: by its name where that is still this very file, so that people recognise what it starts.
-func ownPath() string {
-	const always = "/proc/self/exe"
-	path, err := os.Executable()
-	if err != nil {
-		return always
-	}
-	named, err := os.Stat(path)
-	running, runningErr := os.Stat(always)
-	if err != nil || runningErr != nil || !os.SameFile(named, running) {
-		return always
-	}
-	return path
 }

@@ -30,6 +30,7 @@ func init() {
 func TestMain(m *testing.M) {
 	switch os.Getenv(role) {
 	case "":
+		os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // 1000 otherwise, in each child
 		warmUp()
 		os.Exit(m.Run())
 	case "wait":
@@ -37,6 +38,8 @@ func TestMain(m *testing.M) {
 		io.Copy(io.Discard, os.Stdin)
 	case "parent":
 		parent()
+	case "reaper":
+		reap()
 	case "dial":
 		dial()
 	case "headless":
@@ -80,6 +83,17 @@ func dial() {
 	runtime.KeepAlive(conn)
 }
 
+// orphan starts a child without input whose parent is gone, and tells its number.
+func orphan() {
+	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")
+	number, err := cmd.Output()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(string(number))
+}
+
 // headless ends its first thread only.
 func headless() {
 	go func() {
@@ -106,8 +120,15 @@ type child struct {
 // start runs program, as role says, and waits until it is ready.
 func start(t *testing.T, program, as string, args ...string) *child {
 	t.Helper()
+	return startWith(t, nil, program, as, args...)
+}
+
+// startWith is start with attributes of the test's own.
+func startWith(t *testing.T, attr *syscall.SysProcAttr, program, as string, args ...string) *child {
+	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), role+"="+as)
+	cmd.SysProcAttr = attr
 	stdin, err1 := cmd.StdinPipe()
 	stdout, err2 := cmd.StdoutPipe()
 	if err1 != nil || err2 != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,8 @@ type Cred struct {
 	PID int
 	// UID and GID are the effective ones.
 	UID, GID uint32
+	// Groups are the supplementary groups, by SO_PEERGROUPS. The kernel tells them since Linux 4.13; before, there are none.
+	Groups []uint32
 }
 
 // PeerCred returns the credentials of the process at the other end of a Unix stream socket, for a caller that needs no handle on it. They are those of the
@@ -64,7 +67,32 @@ func peerCred(socket int) (Cred, error) {
 	if err != nil {
 		return Cred{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
-	return Cred{PID: int(ucred.Pid), UID: ucred.Uid, GID: ucred.Gid}, nil
+	groups, err := peerGroups(socket)
+	if err != nil {
+		return Cred{}, os.NewSyscallError("getsockopt SO_PEERGROUPS", err)
+	}
+	return Cred{PID: int(ucred.Pid), UID: ucred.Uid, GID: ucred.Gid, Groups: groups}, nil
+}
+
+// someGroups is for how many groups there is room at first. A process has at most 65536, see getgroups(2).
+const someGroups = 32
+
+// peerGroups asks again with the room that the kernel names, which cannot change: the groups are those of the moment of connecting.
+func peerGroups(socket int) ([]uint32, error) {
+	for groups := make([]uint32, someGroups); ; {
+		size := uint32(len(groups)) * 4
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(socket), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
+		switch {
+		case errno == 0 && size == 0, errno == unix.ENOPROTOOPT, errno == unix.ENODATA:
+			return nil, nil
+		case errno == 0:
+			return groups[:size/4], nil
+		case errno != unix.ERANGE || int(size) <= len(groups)*4:
+			return nil, errno
+		}
+		groups = make([]uint32, size/4)
+	}
 }
 
 func peerPidfd(socket int, cred Cred) (int, error) {

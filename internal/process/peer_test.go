@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"syscall"
 	"testing"
 
@@ -45,13 +46,19 @@ func socketpair(t *testing.T) syscall.RawConn {
 // accepted starts a child that connects, and returns it and this side's socket.
 func accepted(t *testing.T) (*child, syscall.RawConn) {
 	t.Helper()
+	return acceptedWith(t, nil)
+}
+
+// acceptedWith is accepted with attributes of the test's own for the child.
+func acceptedWith(t *testing.T, attr *syscall.SysProcAttr) (*child, syscall.RawConn) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	c := startChild(t, "dial", path)
+	c := startWith(t, attr, "/proc/self/exe", "dial", path)
 	conn, err := listener.AcceptUnix()
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +71,19 @@ func accepted(t *testing.T) (*child, syscall.RawConn) {
 	return c, raw
 }
 
+// ownGroups returns the supplementary groups of this process.
+func ownGroups(t *testing.T) (groups []uint32) {
+	t.Helper()
+	ids, err := os.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		groups = append(groups, uint32(id))
+	}
+	return groups
+}
+
 func TestThePeerIsTheProcessThatConnected(t *testing.T) {
 	for name, fromPeer := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +94,8 @@ func TestThePeerIsTheProcessThatConnected(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer h.Close()
-			want := process.Cred{PID: c.pid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-			if cred != want || h.PID() != c.pid() || h.Gone() {
+			want := process.Cred{PID: c.pid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Groups: ownGroups(t)}
+			if !reflect.DeepEqual(cred, want) || h.PID() != c.pid() || h.Gone() {
 				t.Errorf("it is %+v, pid %d, gone %v; want %+v, alive", cred, h.PID(), h.Gone(), want)
 			}
 			c.kill(t)
@@ -160,9 +180,9 @@ func TestWhatHasNoPeerIsRefused(t *testing.T) {
 func TestThePeersCredentialsOutliveIt(t *testing.T) {
 	leavesNothing(t)
 	c, conn := accepted(t)
-	want := process.Cred{PID: c.pid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	want := process.Cred{PID: c.pid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Groups: ownGroups(t)}
 	for range 2 {
-		if got, err := process.PeerCred(conn); got != want || err != nil {
+		if got, err := process.PeerCred(conn); !reflect.DeepEqual(got, want) || err != nil {
 			t.Errorf("the peer is %v, %v, want %v", got, err, want)
 		}
 		c.end()

@@ -1,0 +1,34 @@
+package broker
+
+import "time"
+
+// Health is a service's health, for tests: it is given all times.
+type Health struct{ health }
+
+func (h *Health) Began(now time.Time) { h.began(now) }
+
+// Ends notes the end of what was started last: a failure or not.
+func (h *Health) Ends(now time.Time, throttle time.Duration, failure bool) {
+	switch {
+	case failure:
+		h.failed(now, throttle, "it failed")
+	case now.Sub(h.LastStart) >= quick(throttle):
+		h.lasted()
+		h.ended()
+	default:
+		h.ended()
+	}
+}
+
+func (h *Health) IsSuspended(now time.Time) bool         { return h.suspended(now) }
+func (h *Health) Reset()                                 { h.reset() }
+func (h *Health) Recalled(now time.Time)                 { h.recalled(now) }
+func (h *Health) Next(throttle time.Duration) time.Time  { return h.next(throttle) }
+func (h *Health) Again(throttle time.Duration) time.Time { return h.again(throttle) }
+
+// Callers returns of how many sessions with its own endpoint the broker knows the client.
+func (b *Broker) Callers() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.callers)
+}

@@ -1,0 +1,418 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/broker/keeper"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// A life is one instance of a service, from the decision to have it until the last of its processes is gone. Most are started, under a keeper. Some are adopted
+// from an earlier broker, with theirs. Some the broker only learns of, as one that was started by hand.
+//
+//	beginning ── the keeper has executed the program ──▶ starting ── registered ──▶ running ⇄ control lost
+//	    │                                                   │                         │
+//	    └── failed ──▶ over ◀── ended, or killed in time ───┴──── ended, stopped ─────┘
+type life struct {
+	s       *service
+	def     servicefile.Service // what it was started by
+	begun   time.Time
+	news    chan struct{} // room for one: the registration has come, or was lost
+	asked   chan struct{} // closed when it is to stop
+	settled chan struct{} // closed when it has registered, or is over
+	ending  chan struct{} // closed when the program has ended, and it is known whose open was at the head
+	over    chan struct{} // closed when it is over
+	err     error         // of a life that was over before it has registered; set before settled is closed
+
+	// Guarded by the service's mutex. Number and keeper change once, by the life's own goroutine, which reads them without.
+	number   int64          // 0: it was not started by a broker
+	keeper   *keeper.Keeper // nil: nothing of it is the broker's to end
+	instance *instance
+	served   bool   // it has registered at least once
+	stopping bool   // it was asked to stop
+	retiring bool   // it is asked whether it is idle: nothing is handed over meanwhile
+	again    *Cause // what follows
+}
+
+// lockPoll is how often a held lock is tried again while an instance is waited for.
+const lockPoll = 20 * time.Millisecond
+
+// run brings a life to its end, or until the broker's.
+func (l *life) run() {
+	err := l.begin()
+	if err == nil && l.keeper == nil { // it registered by itself
+		l.accompany()
+		return
+	}
+	if err == nil {
+		defer l.keeper.Close()
+		l.attend()
+		return
+	}
+	if l.s.b.ctx.Err() != nil {
+		return // the broker leaves it as it is
+	}
+	l.s.mu.Lock()
+	stopped := l.stopping
+	if stopped {
+		l.s.settleLocked(l, err)
+	}
+	l.s.mu.Unlock()
+	if stopped {
+		l.s.ended(l, Exit{}, nil)
+		return
+	}
+	l.s.b.log.Error("start failed", "service", l.s.name, "instance", l.number, "code", wire.CodeOf(err), "err", err)
+	l.s.ended(l, Exit{Instance: l.number, At: wire.At(time.Now()), Status: "not started", Why: err.Error()}, err)
+}
+
+// begin starts the program. Without an error and a keeper, an instance that was there already has registered.
+func (l *life) begin() error {
+	ctx, cancel := context.WithTimeout(l.s.b.ctx, l.def.StartTimeout)
+	defer cancel()
+	lock, err := l.acquire(ctx)
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.Close()
+	return l.spawn(ctx, lock)
+}
+
+// acquire takes the service's lock. While a process holds it, that one is waited for: then there is a registration and no lock.
+func (l *life) acquire(ctx context.Context) (*os.File, error) {
+	path := LockPath(l.s.b.conf.Socket, l.s.name)
+	for {
+		if l.registered() {
+			return nil, nil
+		}
+		lock, err := Lock(path)
+		if err == nil {
+			return lock, nil
+		}
+		if !errors.Is(err, wire.Conflict) {
+			return nil, wire.Errorf(wire.StartFailed, "%v", err)
+		}
+		select {
+		case <-l.news:
+		case <-time.After(lockPoll):
+		case <-l.asked:
+			return nil, wire.Errorf(wire.Terminating, "%s is stopped before it has started", l.s.name)
+		case <-ctx.Done():
+			return nil, wire.Errorf(wire.StartTimeout, "an instance of %s lives%s, for it holds %s, and has not registered within %v", l.s.name, l.s.lastAlive(), path, l.def.StartTimeout)
+		}
+	}
+}
+
+// pid is the number of the program's process, for people.
+func (l *life) pid() int { return l.keeper.Record().Program.PID }
+
+// is reports whether a process is the program's, by its pidfd.
+func (l *life) is(h *process.Handle) bool {
+	program := l.keeper.Program()
+	return program != nil && program.Same(h)
+}
+
+// registered reports whether an instance is registered now.
+func (l *life) registered() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.instance != nil
+}
+
+// attend waits until the program has ended and all its processes are gone, and does what its service file says meanwhile. It returns early when the broker is gone.
+func (l *life) attend() {
+	late := time.NewTimer(l.def.StartTimeout)
+	defer late.Stop()
+	idle := time.NewTimer(max(l.def.IdleExit, time.Millisecond))
+	defer idle.Stop()
+	if l.def.IdleExit == 0 {
+		idle.Stop()
+	}
+	for {
+		select {
+		case <-l.keeper.Ended():
+			l.gone(nil)
+			return
+		case <-l.news:
+			if l.registered() {
+				late.Stop()
+			} else {
+				late.Reset(l.def.StartTimeout)
+			}
+		case <-late.C:
+			if err := l.late(); err != nil {
+				l.gone(err)
+				return
+			}
+		case <-idle.C:
+			if wait, ended := l.idle(); ended {
+				l.end()
+				l.gone(nil)
+				return
+			} else {
+				idle.Reset(wait)
+			}
+		case <-l.asked:
+			l.end()
+			l.gone(nil)
+			return
+		case <-l.s.b.ctx.Done():
+			return
+		}
+	}
+}
+
+// late deals with a program that has not registered in time. One that this broker has started is killed, and the error says so. One that has served lives on, as it
+// does without a broker; only who waits for it is told.
+func (l *life) late() error {
+	l.s.mu.Lock()
+	served := l.served
+	pid := l.pid()
+	err := wire.Errorf(wire.StartTimeout, "%s (instance %d, pid %d) runs, and has not registered within %v", l.s.name, l.number, pid, l.def.StartTimeout)
+	if served {
+		l.s.failLocked(err)
+	}
+	l.s.mu.Unlock()
+	if served {
+		return nil
+	}
+	l.s.b.log.Warn("instance is killed: it did not do what it was to in time", "service", l.s.name, "instance", l.number, "peer", pid)
+	l.keeper.Kill()
+	return err
+}
+
+// gone waits until all processes of a program that has ended, or is being killed, are gone, and tells the service. A failure is why it was killed; nil: it is
+// judged by how it has ended.
+func (l *life) gone(failure error) {
+	<-l.keeper.Ended()
+	out := l.keeper.Outcome()
+	opening := l.s.b.table.firstOpening(l.s.name)
+	close(l.ending)
+	l.s.mu.Lock()
+	served, wanted := l.served, l.stopping
+	l.s.mu.Unlock()
+	exit := Exit{Instance: l.number, At: wire.At(time.Now()), Status: out.String(), Stderr: out.Stderr}
+	if out.Known && out.Signal != 0 {
+		exit.Signal = out.Signal.String()
+	}
+	clean := out.Known && out.Signal == 0 && out.Code == 0
+	switch {
+	case wanted:
+		failure = nil
+	case failure == nil && !served:
+		failure = wire.Errorf(wire.StartFailed, "%s ended before it registered: %v%s", l.s.name, out, quoted(out.Stderr))
+	case failure == nil && out.Known && !clean:
+		failure = wire.Errorf(wire.StartFailed, "%s (instance %d) ended: %v%s", l.s.name, l.number, out, quoted(out.Stderr))
+	}
+	if failure != nil {
+		if served { // else it has seen no open
+			l.s.crashed(opening)
+		}
+		l.s.b.log.Warn("instance ended", "service", l.s.name, "instance", l.number, "peer", l.pid(), "status", out.String(), "code", wire.CodeOf(failure))
+	} else if !wanted {
+		l.s.b.log.Info("instance ended", "service", l.s.name, "instance", l.number, "peer", l.pid(), "status", out.String())
+	}
+	if failure != nil && !served { // those who wait need not wait for what the program leaves behind
+		l.s.mu.Lock()
+		l.s.failLocked(failure)
+		l.s.settleLocked(l, failure)
+		l.s.mu.Unlock()
+	}
+	l.cleared()
+	l.s.ended(l, exit, failure)
+}
+
+// cleared returns when the last process is gone.
+func (l *life) cleared() {
+	kill := time.NewTimer(l.def.StopTimeout)
+	defer kill.Stop()
+	for {
+		select {
+		case <-l.keeper.Gone():
+			return
+		case <-kill.C:
+			l.keeper.Kill()
+			kill.Reset(time.Second)
+		}
+	}
+}
+
+// quoted puts the last lines of a program's stderr behind what is said of its end.
+func quoted(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	const most = 600 // bytes: the whole error has wire.MaxText
+	text := strings.Join(lines, " | ")
+	if len(text) > most {
+		text = "… " + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return "; the last it wrote on stderr: " + wire.Printable(text, wire.MaxText)
+}
+
+// hasSettled reports whether the life has registered, or it is known that it will not.
+func (l *life) hasSettled() bool {
+	select {
+	case <-l.settled:
+		return true
+	default:
+		return false
+	}
+}
+
+// askLocked has the life end.
+func (l *life) askLocked() {
+	if !l.stopping {
+		l.stopping = true
+		close(l.asked)
+		l.s.changedLocked()
+	}
+}
+
+// end stops the program: it is told over its control connection, so that it answers what is in flight, then by SIGTERM, and killed with all that it has started
+// when its time is over.
+func (l *life) end() {
+	deadline := time.NewTimer(l.def.StopTimeout)
+	defer deadline.Stop()
+	if l.drain(l.def.StopTimeout / 2) { // then it is about to end by itself
+		select {
+		case <-l.keeper.Ended():
+		case <-time.After(l.def.StopTimeout / 4):
+		}
+	}
+	l.keeper.Terminate() // fails where it is gone
+	select {
+	case <-l.keeper.Ended():
+	case <-deadline.C:
+		l.killed()
+		<-l.keeper.Ended()
+	}
+	l.s.b.log.Info("instance stopped", "service", l.s.name, "instance", l.number, "peer", l.pid(), "status", l.keeper.Outcome().String())
+}
+
+// drain tells a registered instance to stop, and reports whether it has given up its control connection, which it does when it has drained its sessions.
+func (l *life) drain(patience time.Duration) bool {
+	l.s.mu.Lock()
+	i := l.instance
+	l.s.mu.Unlock()
+	if i == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := i.control.Call(ctx, wire.MethodStop, nil, nil); err != nil && !i.over() {
+		return false
+	}
+	select {
+	case <-i.control.Done():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// killed kills a program that has not stopped in time, and says which sessions that cuts off.
+func (l *life) killed() {
+	open := l.s.b.table.open(l.s.name, 10)
+	l.s.b.log.Warn("instance did not stop in time and is killed", "service", l.s.name, "instance", l.number, "peer", l.pid(), "sessions", open)
+	l.keeper.Kill()
+}
+
+// await returns when the life has come to something: nil when it has registered.
+func (l *life) await(ctx context.Context) error {
+	select {
+	case <-l.settled:
+		return l.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s to start: %w", l.s.name, ctx.Err())
+	}
+}
+
+// idleAsk bounds how long an instance may take to say whether it is idle.
+const idleAsk = 5 * time.Second
+
+// idle asks an instance that has had no session for its time whether it may end. It returns when to look again, or that the instance ends.
+func (l *life) idle() (again time.Duration, ends bool) {
+	l.s.mu.Lock()
+	i := l.instance
+	busy := i == nil || i.over() || l.stopping || len(l.s.queue) > 0 || l.s.passing > 0
+	l.s.mu.Unlock()
+	if busy {
+		return l.def.IdleExit, false
+	}
+	live, since := l.s.b.table.idle(i)
+	if live > 0 {
+		return l.def.IdleExit, false
+	}
+	if rest := l.def.IdleExit - time.Since(later(since, l.begun)); rest > 0 {
+		return rest, false
+	}
+	l.s.mu.Lock()
+	if l.stopping || len(l.s.queue) > 0 || l.s.passing > 0 {
+		l.s.mu.Unlock()
+		return l.def.IdleExit, false
+	}
+	l.retiring = true // an open that comes waits for the answer
+	l.s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(l.s.b.ctx, idleAsk)
+	defer cancel()
+	var answer wire.Idle
+	err := i.control.Call(ctx, wire.MethodIdle, nil, &answer)
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.retiring = false
+	if err == nil && answer.Ended {
+		l.askLocked()
+		return 0, true
+	}
+	l.s.advanceLocked()
+	return l.def.IdleExit, false
+}
+
+// accompany keeps a life that the broker has not started until its process is gone.
+func (l *life) accompany() {
+	l.s.mu.Lock()
+	i := l.instance
+	l.s.mu.Unlock()
+	if i == nil {
+		l.s.ended(l, Exit{}, nil)
+		return
+	}
+	h, err := copyHandle(i.handle)
+	if err != nil { // it was let go just now
+		l.s.ended(l, Exit{}, nil)
+		return
+	}
+	defer h.Close()
+	gone, unwatch := l.s.b.watchProcess(h)
+	defer unwatch()
+	asked := l.asked
+	late := time.NewTimer(l.def.StartTimeout)
+	defer late.Stop()
+	for {
+		select {
+		case <-l.news:
+			late.Reset(l.def.StartTimeout)
+		case <-late.C:
+			if !l.registered() { // its process lives on, and no longer serves: the next may begin
+				l.s.ended(l, Exit{}, nil)
+				return
+			}
+		case <-gone:
+			l.s.ended(l, Exit{Instance: l.number, At: wire.At(time.Now()), Status: unknown}, nil)
+			return
+		case <-asked:
+			asked = nil
+			l.s.b.work.Go(func() { l.drain(l.def.StopTimeout) }) // and nothing more: it is not the broker's
+		case <-l.s.b.ctx.Done():
+			return
+		}
+	}
+}

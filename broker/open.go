@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/internal/watch"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// open routes a client to an instance and hands its connection over.
+func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
+	defer client.handle.Close()
+	var o wire.Open
+	if err := wire.Unmarshal(body, &o); err != nil {
+		b.refuse(conn, err)
+		return
+	}
+	err := b.mayOpen(client.who(), o.Endpoint)
+	if err == nil {
+		err = b.tryOpen(conn, client, o)
+	}
+	if err != nil {
+		b.refuse(conn, err)
+	}
+	if wire.CodeOf(err) == wire.NotPermitted {
+		b.denials.warn("denied", "peer", client.PID, "uid", client.UID, "endpoint", o.Endpoint)
+	}
+}
+
+// tryOpen waits for an instance and hands the connection over, for as long as the client waits. With an error the connection is still the broker's.
+func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
+	select {
+	case b.waiting <- struct{}{}:
+		defer func() { <-b.waiting }()
+	default:
+		return wire.Errorf(wire.OverQuota, "more than %d opens wait for an instance", maxWaiting)
+	}
+	patience := openWait
+	if o.Within > 0 {
+		patience = time.Duration(min(o.Within, mostWait.Milliseconds())) * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		i, done, err := b.routeWhileThere(ctx, conn, client, o.Endpoint)
+		if err != nil {
+			return err
+		}
+		taken, err := b.handOver(ctx, i, conn, client, o)
+		done(taken)
+		if err == nil || !i.over() || ctx.Err() != nil {
+			return err
+		}
+		b.unregister(i) // another instance may take it
+	}
+}
+
+// routeWhileThere is route for as long as the client at the other end of conn is there.
+func (b *Broker) routeWhileThere(ctx context.Context, conn *net.UnixConn, client party, endpoint string) (*instance, handedOver, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := b.watch.Add(raw, watch.Socket, cancel)
+	if err != nil {
+		return nil, nil, fmt.Errorf("watch a client that waits: %w", err)
+	}
+	defer b.watch.Remove(w)
+	return b.route(ctx, client, endpoint)
+}
+
+// route returns the instance that serves an endpoint. It has the service start one if it can, and waits until ctx ends. In its first moments a broker
+// waits for the instances of the one before it to register. The open is handed over, or not, before done is called.
+func (b *Broker) route(ctx context.Context, client party, endpoint string) (i *instance, done handedOver, err error) {
+	settled := time.NewTimer(time.Until(b.started.Add(settleWait)))
+	defer settled.Stop()
+	for {
+		b.mu.Lock()
+		i, s, claimed := b.endpoints[endpoint], b.owners[endpoint], b.claimed
+		b.mu.Unlock()
+		switch {
+		case i != nil && !i.over() && (s == nil || s.name != i.service): // of no file, or it had the endpoint before a reload and has it until it ends
+			return i, func(<-chan struct{}) {}, nil
+		case s != nil:
+			return s.get(ctx, client, endpoint)
+		}
+		select {
+		case <-claimed:
+		case <-settled.C:
+			return nil, nil, b.unknown(client.who(), endpoint)
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// handOver tells the client where it goes, and passes its connection to the instance. The channel is closed when the instance has accepted or refused it, or is lost.
+// With an error the connection is still the broker's.
+func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, client party, o wire.Open) (taken <-chan struct{}, err error) {
+	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process}
+	taken = b.table.begin(s, i)
+	if i.local != nil {
+		b.remember(s.ID, client)
+	}
+	err = i.routed(conn, s.ID)
+	if err == nil {
+		err = i.take(ctx, wire.HandOver{
+			Session: s.ID, Endpoint: o.Endpoint, Title: o.Title, Features: o.Features, Limits: o.Limits, Client: client.Process,
+		}, conn)
+	}
+	if err != nil {
+		b.table.drop(s.ID)
+		b.forget(s.ID)
+	}
+	return taken, err
+}

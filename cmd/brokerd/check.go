@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+const checkHelp = `brokerd check [FILE ...] says what is wrong with service files, as FILE:LINE: key: rule, and starts nothing.
+
+Without FILE it reads the configuration folders as brokerd serve does. Names and endpoints that two services have are wrong, too. A program
+that is not there, or is not executable, is a warning: it may come later.
+
+exit codes: 0 all is right, 1 something is wrong, 2 usage
+
+examples:
+  brokerd check
+  brokerd check com.example.counter.toml`
+
+// checkMain is brokerd check.
+func checkMain(args []string) int {
+	flags := pflag.NewFlagSet("brokerd check", pflag.ContinueOnError)
+	which := flagsOfConfig(flags, "the files of the system's broker", "the files of this user's broker, also as root")
+	if code, ok := parseFlags(flags, args, checkHelp); !ok {
+		return code
+	}
+	files := flags.Args()
+	folders, err := which.folders()
+	switch {
+	case which.system && which.user:
+		err = errors.New("--system and --user each say whose service files to check: give one of them")
+	case len(files) > 0 && *which != (configFlags{}):
+		err = errors.New("files are checked by themselves: give no --config-dir, --system or --user with them")
+	}
+	if err != nil {
+		cli.Fail(os.Stderr, "brokerd check", err, "")
+		return exitUsage
+	}
+	var services []servicefile.Service
+	var problems []*servicefile.Problem
+	if len(files) > 0 {
+		folders = nil
+		services, problems = readFiles(files)
+	} else {
+		services, problems = servicefile.Load(folders...)
+	}
+	services, problems = withNetwork(networkService(socket.SystemPath, nil), services, problems)
+	return report(folders, services, problems)
+}
+
+// readFiles reads service files as servicefile.Load does.
+func readFiles(paths []string) (services []servicefile.Service, problems []*servicefile.Problem) {
+	seen := map[string]bool{}
+	for _, path := range paths {
+		if path = filepath.Clean(path); seen[path] {
+			continue
+		}
+		seen[path] = true
+		s, wrong := servicefile.Read(path)
+		for _, owner := range services {
+			if p := conflict(owner, s); p != nil && len(wrong) == 0 {
+				wrong = append(wrong, p)
+			}
+		}
+		problems = append(problems, wrong...)
+		if len(wrong) == 0 && s.Name != "" {
+			services = append(services, s)
+		}
+	}
+	return services, problems
+}
+
+// report prints what was found in folders, or in files, and returns the exit code.
+func report(folders []string, services []servicefile.Service, problems []*servicefile.Problem) (code int) {
+	services = slices.DeleteFunc(services, func(s servicefile.Service) bool { return s.File == "" }) // what is built in is right
+	for _, p := range problems {
+		fmt.Fprintln(os.Stderr, p)
+	}
+	for _, s := range services {
+		if w := doubt(s); w != nil {
+			fmt.Fprintln(os.Stderr, w)
+		}
+	}
+	verdict := counted(len(services), "service") + " right"
+	if wrong := len(brokenFiles(problems)); wrong > 0 {
+		verdict += fmt.Sprintf(", %s wrong", counted(wrong, "file"))
+		code = exitFailed
+	}
+	if len(folders) > 0 {
+		verdict += ", in services.d of " + wire.Printable(strings.Join(folders, " and "), 1024)
+	}
+	fmt.Println(verdict)
+	return code
+}
+
+// doubt returns what may be wrong with a program; nil: nothing.
+func doubt(s servicefile.Service) *servicefile.Problem {
+	if len(s.Program) == 0 {
+		return nil
+	}
+	rule := ""
+	switch info, err := os.Stat(s.Program[0]); {
+	case err != nil:
+		rule = err.Error()
+	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
+		rule = s.Program[0] + " is no executable file"
+	default:
+		return nil
+	}
+	return &servicefile.Problem{File: s.File, Key: "program", Rule: "warning: " + wire.Printable(rule, 1024)}
+}
+
+// counted is a number with what it counts.
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
+}

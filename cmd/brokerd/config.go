@@ -1,0 +1,200 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// systemFolders are the configuration folders of the system's broker: the administrator's over those of packages.
+var systemFolders = []string{"/etc/fairlead", "/usr/lib/fairlead"}
+
+// passedOn are the variables of brokerd's own environment that its network service reads, too, beside those that every service gets.
+var passedOn = []string{"NO_COLOR", "GORACE", "GOCOVERDIR"}
+
+// A configFlags says which configuration folders to read.
+type configFlags struct {
+	folder       string
+	system, user bool
+}
+
+func flagsOfConfig(flags *pflag.FlagSet, system, user string) *configFlags {
+	c := &configFlags{}
+	flags.StringVar(&c.folder, "config-dir", "", "the configuration `FOLDER`, with services.d")
+	flags.BoolVar(&c.system, "system", false, system)
+	flags.BoolVar(&c.user, "user", false, user)
+	return c
+}
+
+// folders returns the configuration folders, of which an earlier one has precedence. Only one that is named must be there.
+func (c *configFlags) folders() ([]string, error) {
+	if c.folder != "" {
+		folder, err := filepath.Abs(c.folder)
+		if err != nil {
+			return nil, err
+		}
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			return nil, fmt.Errorf("--config-dir %s: want a folder that is there, in which services.d is or will be", folder)
+		}
+		return []string{folder}, nil
+	}
+	if c.system || os.Geteuid() == 0 && !c.user {
+		return systemFolders, nil
+	}
+	folder := os.Getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(folder) { // the XDG base directory specification has a relative one ignored
+		home, err := homeFolder()
+		if err != nil {
+			return nil, err
+		}
+		folder = filepath.Join(home, ".config")
+	}
+	return []string{filepath.Join(folder, "fairlead")}, nil
+}
+
+func homeFolder() (string, error) {
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		return home, nil
+	}
+	if u, err := user.Current(); err == nil && filepath.IsAbs(u.HomeDir) {
+		return u.HomeDir, nil
+	}
+	return "", errors.New("this user has no home folder to look for service files in: give --config-dir, or set HOME")
+}
+
+// A config is what the broker may start: what service files say, and the network service.
+type config struct {
+	folders []string
+	network servicefile.Service // as it is without a file
+	systemd manager             // is told how many services there are
+
+	mu   sync.Mutex
+	file string // of the network service as it was loaded last; empty: it had none
+}
+
+// load reads the service files. It may be called by several at once.
+func (c *config) load() ([]servicefile.Service, []*servicefile.Problem) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	services, problems := servicefile.Load(c.folders...)
+	services, problems = withNetwork(c.network, services, problems)
+	c.systemd.tell(status(len(services), len(brokenFiles(problems))))
+	i := slices.IndexFunc(services, func(s servicefile.Service) bool { return s.Name == network.Endpoint })
+	if services[i].File == "" && c.file != "" && slices.ContainsFunc(problems, c.hides) {
+		return slices.Delete(services, i, i+1), problems // it stays as it was, and must not fall back to what is built in
+	}
+	c.file = services[i].File
+	return services, problems
+}
+
+// hides reports whether a problem is what keeps the file of the network service from being loaded: its own, that of one which masks it, or its folder's.
+func (c *config) hides(p *servicefile.Problem) bool {
+	return filepath.Base(p.File) == filepath.Base(c.file) || p.File == filepath.Dir(c.file)
+}
+
+// brokenFiles returns the files that have problems.
+func brokenFiles(problems []*servicefile.Problem) map[string]bool {
+	files := map[string]bool{}
+	for _, p := range problems {
+		files[p.File] = true
+	}
+	return files
+}
+
+// withNetwork adds the network service to what was loaded. A file of its name says how it differs from what is built in; one that gives no program keeps the
+// program, and with it the endpoints. Another service that has one of its endpoints is a problem.
+func withNetwork(builtIn servicefile.Service, services []servicefile.Service, problems []*servicefile.Problem) ([]servicefile.Service, []*servicefile.Problem) {
+	own := builtIn
+	if i := slices.IndexFunc(services, func(s servicefile.Service) bool { return s.Name == builtIn.Name }); i >= 0 {
+		own = over(builtIn, services[i])
+		services = slices.Delete(services, i, i+1)
+	}
+	services = slices.DeleteFunc(services, func(s servicefile.Service) bool {
+		p := conflict(own, s)
+		if p != nil {
+			problems = append(problems, p)
+		}
+		return p != nil
+	})
+	return append(services, own), problems
+}
+
+// over returns the built-in service as a file has it.
+func over(builtIn, s servicefile.Service) servicefile.Service {
+	if len(s.Program) > 0 {
+		return s
+	}
+	s.Program, s.Endpoints = builtIn.Program, builtIn.Endpoints
+	environment := maps.Clone(builtIn.Environment)
+	maps.Copy(environment, s.Environment)
+	s.Environment = environment
+	if s.Stdout == "" {
+		s.Stdout = builtIn.Stdout
+	}
+	if s.Stderr == "" {
+		s.Stderr = builtIn.Stderr
+	}
+	return s
+}
+
+// conflict returns what a service takes of another that has it; nil: nothing.
+func conflict(owner, s servicefile.Service) *servicefile.Problem {
+	of := "brokerd itself"
+	if owner.File != "" {
+		of = `"` + wire.Printable(owner.File, 1024) + `"`
+	}
+	if s.Name == owner.Name {
+		return &servicefile.Problem{File: s.File, Key: "name", Rule: fmt.Sprintf("%s is the service of %s", s.Name, of)}
+	}
+	for _, e := range s.Endpoints {
+		if slices.Contains(owner.Endpoints, e) {
+			return &servicefile.Problem{File: s.File, Key: "endpoints", Rule: fmt.Sprintf("%s is an endpoint of service %s, of %s", e, owner.Name, of)}
+		}
+	}
+	return nil
+}
+
+// networkService is this program run again as the network service. Its log lines go where the broker's go.
+func networkService(path string, networks []string) servicefile.Service {
+	program := []string{ownPath(), "network", "--socket", path, "--state-dir", broker.StateDir(path, network.Endpoint)}
+	for _, n := range networks {
+		program = append(program, "--network", n)
+	}
+	environment := map[string]string{}
+	for _, name := range passedOn {
+		if value, set := os.LookupEnv(name); set {
+			environment[name] = value
+		}
+	}
+	return servicefile.Service{
+		Name: network.Endpoint, Endpoints: []string{network.Endpoint}, Program: program, Environment: environment,
+		Stdout: servicefile.Inherit, Stderr: servicefile.Inherit,
+	}.WithDefaults()
+}
+
+// ownPath returns the path of this program: by its name where that is still this very file, so that people recognise what it starts.
+func ownPath() string {
+	const always = "/proc/self/exe"
+	path, err := os.Executable()
+	if err != nil {
+		return always
+	}
+	named, err := os.Stat(path)
+	running, runningErr := os.Stat(always)
+	if err != nil || runningErr != nil || !os.SameFile(named, running) {
+		return always
+	}
+	return path
+}
