@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -429,10 +430,15 @@ func (s *service) registered(i *instance, l *life) {
 	s.settleLocked(l, nil)
 	s.advanceLocked()
 	s.changedLocked()
+	pending, runs, wanted := s.pendingLocked(), l.def.Program, s.def.Program
 	s.mu.Unlock()
 	l.told()
 	if adopted {
 		s.b.log.Info("instance taken up", "service", s.name, "instance", i.number, "peer", i.process.PID)
+	}
+	if adopted && pending == PendingChange {
+		s.b.log.Warn(fmt.Sprintf("instance runs otherwise than this broker would start it: 'brokerctl service restart %s' applies that, and ends its sessions", s.name),
+			"service", s.name, "instance", i.number, "peer", i.process.PID, "runs", strings.Join(runs, " "), "wanted", strings.Join(wanted, " "))
 	}
 }
 

@@ -172,9 +172,8 @@ func TestABrokerWithOtherNetworksSaysHowToApplyThem(t *testing.T) {
 	w.broker.kill()
 	w.networks = []string{"default=10.7.0.0/24"}
 	b := w.startBroker()
-	pid := w.instance().pid
-	line := b.stderr.await(t, "other arguments")
-	advice := fmt.Sprint("kill ", pid)
+	line := b.stderr.await(t, "runs otherwise")
+	const advice = "service restart fairlead.network"
 	for _, part := range []string{advice, "default=10.9.0.0/24", "default=10.7.0.0/24"} {
 		if !strings.Contains(line, part) {
 			t.Errorf("the log says %q: %q is not in it", line, part)
@@ -184,7 +183,9 @@ func TestABrokerWithOtherNetworksSaysHowToApplyThem(t *testing.T) {
 		t.Errorf("the leases are %v", all)
 	}
 
-	syscall.Kill(pid, syscall.SIGTERM) // the advice
+	if _, errs, code := w.ctl(strings.Fields(advice)...); code != 0 {
+		t.Errorf("the advice exits %d: %s", code, errs)
+	}
 	h.told(t)
 	h.kill()
 	young := w.holder(1, "default", "")

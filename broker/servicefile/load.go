@@ -29,21 +29,39 @@ const (
 //
 // A file with a problem is left out alone. So is one that declares a name or an endpoint that an earlier file has: the problem names the owner. The problems of
 // folders come first, in the order of the folders, then those of files, in the order of the files and their lines.
-func Load(folders ...string) ([]Service, []*Problem) {
+func Load(folders ...string) ([]Service, []*Problem) { return LoadWith(nil, folders...) }
+
+// LoadWith is Load with services that are built in, which have their defaults and no File. A file of the name of one says how it differs: what it leaves out,
+// also the program, is as it is built in. A file of another name that has an endpoint of one is left out. What no file declares anew is among the
+// services, too.
+func LoadWith(builtIn []Service, folders ...string) ([]Service, []*Problem) {
 	files, problems := list(folders)
-	var services []Service
-	owners := newOwners()
+	var paths []string
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if files[name] == "" {
-			continue // its folder is refused
+		if files[name] != "" { // else its folder is refused
+			paths = append(paths, files[name])
 		}
-		f := read(files[name])
+	}
+	services, more := ReadAll(builtIn, paths...)
+	return services, append(problems, more...)
+}
+
+// ReadAll is LoadWith for files that are named, in this order.
+func ReadAll(builtIn []Service, paths ...string) (services []Service, problems []*Problem) {
+	owners := newOwners(builtIn)
+	for _, path := range paths {
+		f := read(path, builtIn)
 		if !f.Broken() && !f.masks {
 			owners.take(f)
 		}
 		problems = append(problems, f.Problems()...)
 		if !f.Broken() && !f.masks {
 			services = append(services, f.service)
+		}
+	}
+	for _, s := range builtIn {
+		if owners.names[s.Name].File == "" {
+			services = append(services, s)
 		}
 	}
 	return services, problems
@@ -101,29 +119,52 @@ func listFolder(path string) (names []string, rule string, err error) {
 // owners are the services that have a name or an endpoint.
 type owners struct{ names, endpoints map[string]Service }
 
-func newOwners() owners { return owners{names: map[string]Service{}, endpoints: map[string]Service{}} }
+func newOwners(builtIn []Service) owners {
+	o := owners{names: map[string]Service{}, endpoints: map[string]Service{}}
+	for _, s := range builtIn {
+		o.enter(s)
+	}
+	return o
+}
 
-// take gives a file what it declares, or notes that others have it.
+func (o owners) enter(s Service) {
+	o.names[s.Name] = s
+	for _, e := range s.Endpoints {
+		o.endpoints[e] = s
+	}
+}
+
+// take gives a file what it declares, or notes that others have it. What is built in gives way to a file of its name.
 func (o owners) take(f *file) {
 	s := f.service
-	if owner, taken := o.names[s.Name]; taken {
-		f.Problem("name", "%s is the service of %s", s.Name, strictfile.Quote(owner.File))
+	former, taken := o.names[s.Name]
+	replaces := taken && former.File == ""
+	if taken && !replaces {
+		f.Problem("name", "%s is the service of %s", s.Name, placeOf(former))
 	}
 	for i, e := range s.Endpoints {
 		owner, taken := o.endpoints[e]
 		switch at := strictfile.Index("endpoints", i); {
-		case !taken:
+		case !taken, replaces && owner.Name == s.Name:
 		case f.Line(at) > 0:
-			f.Problem(at, "%s is an endpoint of service %s, of %s", e, owner.Name, strictfile.Quote(owner.File))
+			f.Problem(at, "%s is an endpoint of service %s, of %s", e, owner.Name, placeOf(owner))
 		case owner.Name != s.Name: // the name that is taken says it all
-			f.Problem("name", "%s, which is the endpoint where endpoints says no other, is one of service %s, of %s", e, owner.Name, strictfile.Quote(owner.File))
+			f.Problem("name", "%s, which is the endpoint where endpoints says no other, is one of service %s, of %s", e, owner.Name, placeOf(owner))
 		}
 	}
 	if f.Broken() {
 		return
 	}
-	o.names[s.Name] = s
-	for _, e := range s.Endpoints {
-		o.endpoints[e] = s
+	for _, e := range former.Endpoints {
+		delete(o.endpoints, e)
 	}
+	o.enter(s)
+}
+
+// placeOf says where an owner is declared.
+func placeOf(owner Service) string {
+	if owner.File == "" {
+		return "the broker itself"
+	}
+	return strictfile.Quote(owner.File)
 }

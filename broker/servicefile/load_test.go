@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 )
@@ -248,4 +249,60 @@ func TestAServiceThatIsBrokenIsSkippedAlone(t *testing.T) {
 	}
 	load(t, []string{folder}, want,
 		serviceFile(folder, "service077.toml")+":4: stop_timeout: must be more than 0: an instance that does not stop must be killed some time")
+}
+
+func TestAFileOfABuiltInServicesNameSaysHowItDiffers(t *testing.T) {
+	built := servicefile.Service{
+		Name: "our.network", Endpoints: []string{"our.network", "our.more"}, Program: []string{"/bin/network", "-x"}, Stderr: servicefile.Inherit, StopTimeout: time.Second,
+	}.WithDefaults()
+	thief := "name = 'a.thief'\nendpoints = [\n'a.thief',\n'our.more']"
+	tests := []struct {
+		name, file string
+
+		change  func(*servicefile.Service)
+		problem string // of the file
+	}{
+		{name: "no file", file: "name = 'another'"},
+		{name: "a file that says nothing more", file: "name = 'our.network'", change: func(*servicefile.Service) {}},
+		{
+			name: "what needs a program", file: "name = 'our.network'\nkeep_alive = 'always'\nrun_at_load = true\n[allow]\nopen = ['any']",
+			change: func(s *servicefile.Service) {
+				s.KeepAlive, s.RunAtLoad = servicefile.Always, true
+				s.Allow.Open = servicefile.Rules{rules(t, "any")[0]}
+			},
+		},
+		{
+			name: "another program", file: "name = 'our.network'\nprogram = ['/bin/other']\nendpoints = ['our.network']",
+			change: func(s *servicefile.Service) {
+				s.Program, s.Endpoints = []string{"/bin/other"}, []string{"our.network"}
+			},
+		},
+		{name: "a broken file", file: "name = 'our.network'\nnice = 'x'", problem: ":2: nice: "},
+	}
+	for _, test := range tests {
+		folder := t.TempDir()
+		sub := filepath.Join(folder, "services.d")
+		if err := os.Mkdir(sub, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(sub, "a.toml"), thief)
+		path := put(t, filepath.Join(sub, "n.toml"), test.file)
+		want := built
+		if test.change != nil {
+			want.File = path
+			test.change(&want)
+		}
+		services, problems := servicefile.LoadWith([]servicefile.Service{built}, folder)
+		i := slices.IndexFunc(services, func(s servicefile.Service) bool { return s.Name == built.Name })
+		if i < 0 || !reflect.DeepEqual(services[i], want) {
+			t.Errorf("%s: %+v, want %+v", test.name, services, want)
+		}
+		got := texts(problems)
+		if len(got) == 0 || got[0] != filepath.Join(sub, "a.toml")+":4: endpoints: our.more is an endpoint of service our.network, of the broker itself" {
+			t.Errorf("%s: the thief's problem is in %q", test.name, got)
+		}
+		if more := len(got) - 1; test.problem == "" && more != 0 || test.problem != "" && (more != 1 || !strings.HasPrefix(got[1], path+test.problem)) {
+			t.Errorf("%s: problems %q", test.name, got)
+		}
+	}
 }

@@ -22,11 +22,12 @@ type file struct {
 // to root or to this user and that nobody else may write. Every problem is returned, in the order of the lines, and then there is no service.
 // Two things are not told in full: a document that is no TOML ends at its first problem, and the last of more than 100 problems is how many more there are. An empty file and a link to /dev/null declare nothing: a Service without a name, and no problem.
 func Read(path string) (Service, []*Problem) {
-	f := read(path)
+	f := read(path, nil)
 	return f.service, f.Problems()
 }
 
-func read(path string) *file {
+// read reads a file. One of the name of a built-in service begins with what that is.
+func read(path string, builtIn []Service) *file {
 	f := &file{File: strictfile.New(path)}
 	document, rule := strictfile.Load(path, maxFile)
 	switch {
@@ -36,7 +37,7 @@ func read(path string) *file {
 		f.masks = true
 		return f
 	default:
-		f.parse(document)
+		f.parse(document, builtIn)
 	}
 	if f.Broken() {
 		f.service = Service{}
@@ -45,10 +46,13 @@ func read(path string) *file {
 }
 
 // parse takes a document apart and holds it against the rules.
-func (f *file) parse(document []byte) {
+func (f *file) parse(document []byte, builtIn []Service) {
 	values, ok := f.Parse(document)
 	if !ok {
 		return
+	}
+	if i := slices.IndexFunc(builtIn, func(s Service) bool { return s.Name == values["name"] }); i >= 0 {
+		f.service = builtIn[i]
 	}
 	f.service.File = f.Path
 	f.table("", values)

@@ -46,38 +46,23 @@ func checkMain(args []string) int {
 		cli.Fail(os.Stderr, "brokerd check", err, "")
 		return exitUsage
 	}
-	var services []servicefile.Service
-	var problems []*servicefile.Problem
+	builtIn := []servicefile.Service{networkService(socket.SystemPath, nil)}
 	if len(files) > 0 {
-		folders = nil
-		services, problems = readFiles(files)
-	} else {
-		services, problems = servicefile.Load(folders...)
+		services, problems := servicefile.ReadAll(builtIn, distinct(files)...)
+		return report(nil, services, problems)
 	}
-	services, problems = withNetwork(networkService(socket.SystemPath, nil), services, problems)
+	services, problems := servicefile.LoadWith(builtIn, folders...)
 	return report(folders, services, problems)
 }
 
-// readFiles reads service files as servicefile.Load does.
-func readFiles(paths []string) (services []servicefile.Service, problems []*servicefile.Problem) {
-	seen := map[string]bool{}
+// distinct returns the paths without those that are there twice.
+func distinct(paths []string) (list []string) {
 	for _, path := range paths {
-		if path = filepath.Clean(path); seen[path] {
-			continue
-		}
-		seen[path] = true
-		s, wrong := servicefile.Read(path)
-		for _, owner := range services {
-			if p := conflict(owner, s); p != nil && len(wrong) == 0 {
-				wrong = append(wrong, p)
-			}
-		}
-		problems = append(problems, wrong...)
-		if len(wrong) == 0 && s.Name != "" {
-			services = append(services, s)
+		if path = filepath.Clean(path); !slices.Contains(list, path) {
+			list = append(list, path)
 		}
 	}
-	return services, problems
+	return list
 }
 
 // report prints what was found in folders, or in files, and returns the exit code.

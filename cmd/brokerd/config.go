@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/services/network"
-	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // systemFolders are the configuration folders of the system's broker: the administrator's over those of packages.
@@ -88,8 +86,7 @@ type config struct {
 func (c *config) load() ([]servicefile.Service, []*servicefile.Problem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	services, problems := servicefile.Load(c.folders...)
-	services, problems = withNetwork(c.network, services, problems)
+	services, problems := servicefile.LoadWith([]servicefile.Service{c.network}, c.folders...)
 	c.systemd.tell(status(len(services), len(brokenFiles(problems))))
 	i := slices.IndexFunc(services, func(s servicefile.Service) bool { return s.Name == network.Endpoint })
 	if services[i].File == "" && c.file != "" && slices.ContainsFunc(problems, c.hides) {
@@ -111,59 +108,6 @@ func brokenFiles(problems []*servicefile.Problem) map[string]bool {
 		files[p.File] = true
 	}
 	return files
-}
-
-// withNetwork adds the network service to what was loaded. A file of its name says how it differs from what is built in; one that gives no program keeps the
-// program, and with it the endpoints. Another service that has one of its endpoints is a problem.
-func withNetwork(builtIn servicefile.Service, services []servicefile.Service, problems []*servicefile.Problem) ([]servicefile.Service, []*servicefile.Problem) {
-	own := builtIn
-	if i := slices.IndexFunc(services, func(s servicefile.Service) bool { return s.Name == builtIn.Name }); i >= 0 {
-		own = over(builtIn, services[i])
-		services = slices.Delete(services, i, i+1)
-	}
-	services = slices.DeleteFunc(services, func(s servicefile.Service) bool {
-		p := conflict(own, s)
-		if p != nil {
-			problems = append(problems, p)
-		}
-		return p != nil
-	})
-	return append(services, own), problems
-}
-
-// over returns the built-in service as a file has it.
-func over(builtIn, s servicefile.Service) servicefile.Service {
-	if len(s.Program) > 0 {
-		return s
-	}
-	s.Program, s.Endpoints = builtIn.Program, builtIn.Endpoints
-	environment := maps.Clone(builtIn.Environment)
-	maps.Copy(environment, s.Environment)
-	s.Environment = environment
-	if s.Stdout == "" {
-		s.Stdout = builtIn.Stdout
-	}
-	if s.Stderr == "" {
-		s.Stderr = builtIn.Stderr
-	}
-	return s
-}
-
-// conflict returns what a service takes of another that has it; nil: nothing.
-func conflict(owner, s servicefile.Service) *servicefile.Problem {
-	of := "brokerd itself"
-	if owner.File != "" {
-		of = `"` + wire.Printable(owner.File, 1024) + `"`
-	}
-	if s.Name == owner.Name {
-		return &servicefile.Problem{File: s.File, Key: "name", Rule: fmt.Sprintf("%s is the service of %s", s.Name, of)}
-	}
-	for _, e := range s.Endpoints {
-		if slices.Contains(owner.Endpoints, e) {
-			return &servicefile.Problem{File: s.File, Key: "endpoints", Rule: fmt.Sprintf("%s is an endpoint of service %s, of %s", e, owner.Name, of)}
-		}
-	}
-	return nil
 }
 
 // networkService is this program run again as the network service. Its log lines go where the broker's go.

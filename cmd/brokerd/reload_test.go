@@ -107,7 +107,7 @@ func TestWhatHasTheNetworkServicesEndpointIsSkipped(t *testing.T) {
 	p.write("thief.toml", "name = 'com.example.thief'\nendpoints = ['com.example.thief', 'fairlead.network']\n")
 	d := p.serve()
 	if text := d.await("service file skipped", 1)["err"]; text != filepath.Join(p.dir, "services.d", "thief.toml")+
-		": endpoints: fairlead.network is an endpoint of service fairlead.network, of brokerd itself" {
+		":2: endpoints: fairlead.network is an endpoint of service fairlead.network, of the broker itself" {
 		t.Errorf("brokerd logs %q", text)
 	}
 	if got := p.inspect(network.Endpoint); got.State != broker.ServiceStopped {
