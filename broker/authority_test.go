@@ -23,12 +23,11 @@ import (
 
 // A wish is what a process is told to ask of a broker.
 type wish struct {
-	Open     string   // an endpoint; the session is kept
-	Register string   // a service, with its one endpoint of that name; it is let go again
-	Method   string   // of the broker's own endpoint
-	Service  string   // the request's
-	ID       string   // likewise, of a session
-	Sessions []string // are looked for in the broker's list
+	Open     string // an endpoint; the session is kept
+	Register string // a service, with its one endpoint of that name; it is let go again
+	Method   string // of the broker's own endpoint
+	Service  string // the request's
+	ID       string // likewise, of a session
 }
 
 // A granted is what came of it.
@@ -42,7 +41,7 @@ type granted struct {
 
 // askAsTold does what it is told, line by line.
 func askAsTold() {
-	kept := []*client.Session{}
+	var kept []*client.Session
 	answers := json.NewEncoder(os.Stdout)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var w wish
@@ -57,6 +56,9 @@ func askAsTold() {
 			g.Code, g.Text = wire.CodeOf(err), err.Error()
 		}
 		fail(answers.Encode(g))
+	}
+	for _, s := range kept {
+		s.Close()
 	}
 }
 

@@ -28,13 +28,6 @@ func (b *Broker) owner(endpoint string) *service {
 	return b.owners[endpoint]
 }
 
-// registered reports whether an instance has an endpoint.
-func (b *Broker) registered(endpoint string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.endpoints[endpoint] != nil
-}
-
 // all returns the declared services, by name.
 func (b *Broker) all() []*service {
 	b.mu.Lock()

@@ -33,8 +33,9 @@ func TestThePauseAfterAFailureDoublesAndFiveQuickDeathsSuspend(t *testing.T) {
 		{"but never less than the throttle", time.Hour, []time.Duration{time.Hour, time.Hour, time.Hour, time.Hour}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			h, now, next := &broker.Health{}, noon, time.Time{}
+			h, now := &broker.Health{}, noon
 			for n, want := range test.pauses {
+				var next time.Time
 				now, next = crash(h, test.throttle, now)
 				if got := next.Sub(now); got != want || h.IsSuspended(now) {
 					t.Errorf("after %d quick deaths the pause is %v, want %v; suspended: %t", n+1, got, want, h.IsSuspended(now))
@@ -77,8 +78,8 @@ func TestAnOpenNeedNotWaitAfterAnEndThatIsNoFailureAndWhatIsKeptAliveWaitsForThe
 	if next, again := h.Next(throttle), h.Again(throttle); next.After(noon) || !again.Equal(noon.Add(throttle)) {
 		t.Errorf("an open may start it at %v, and it is kept alive at %v", next, again)
 	}
-	now, next := crash(h, throttle, noon.Add(throttle))
-	now, next = crash(h, throttle, now)
+	now, _ := crash(h, throttle, noon.Add(throttle))
+	now, next := crash(h, throttle, now)
 	if again := h.Again(throttle); !again.Equal(next) || next.Sub(now) != 2*throttle {
 		t.Errorf("after failures it is kept alive at %v, want %v", again, next)
 	}

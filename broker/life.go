@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/keeper"
@@ -35,7 +36,8 @@ type life struct {
 	number   int64          // 0: it was not started by a broker
 	keeper   *keeper.Keeper // nil: nothing of it is the broker's to end
 	instance *instance
-	served   bool   // it has registered at least once
+	served   bool   // it has registered at least once, or was adopted
+	untold   bool   // it was adopted, and has not registered with this broker yet
 	stopping bool   // it was asked to stop
 	retiring bool   // it is asked whether it is idle: nothing is handed over meanwhile
 	again    *Cause // what follows
@@ -196,7 +198,7 @@ func (l *life) gone(failure error) {
 	opening := l.s.b.table.firstOpening(l.s.name)
 	close(l.ending)
 	l.s.mu.Lock()
-	served, wanted := l.served, l.stopping
+	served, untold, wanted := l.served, l.untold, l.stopping
 	l.s.mu.Unlock()
 	exit := Exit{Instance: l.number, At: wire.At(time.Now()), Status: out.String(), Stderr: out.Stderr}
 	if out.Known && out.Signal != 0 {
@@ -204,7 +206,7 @@ func (l *life) gone(failure error) {
 	}
 	clean := out.Known && out.Signal == 0 && out.Code == 0
 	switch {
-	case wanted:
+	case wanted, untold && out.Signal == syscall.SIGKILL: // what its broker had not done starting when that died
 		failure = nil
 	case failure == nil && !served:
 		failure = wire.Errorf(wire.StartFailed, "%s ended before it registered: %v%s", l.s.name, out, quoted(out.Stderr))

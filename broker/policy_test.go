@@ -31,16 +31,9 @@ func TestAStrangerIsNotToldTheNamesOfWhatItMayNotOpen(t *testing.T) {
 	if len(g.Seen) != 2 || g.Seen[0] != may || g.Seen[1] != broker.Endpoint {
 		t.Errorf("it sees the services %v", g.Seen)
 	}
-	for _, test := range []struct {
-		who  asker
-		both bool // it may open both
-	}{
-		{stranger, false},
-		{asks(t, "/proc/self/exe", b.Socket, syscall.Credential{}), true},
-	} {
-		g := test.who.ask(t, wish{Open: "com.example.mai"})
-		if g.Code != wire.UnknownEndpoint || !strings.Contains(g.Text, may) || strings.Contains(g.Text, mayNot) != test.both {
-			t.Errorf("uid %d: %s, %q", test.who.uid, g.Code, g.Text)
+	for _, e := range []string{"com.example.mai", mayNot} { // it is told of what it has named alone
+		if g := stranger.ask(t, wish{Open: e}); g.Code != wire.NotPermitted || e != mayNot && strings.Contains(g.Text, mayNot) {
+			t.Errorf("open %s: %s, %q", e, g.Code, g.Text)
 		}
 	}
 }
@@ -56,9 +49,9 @@ func TestClientsOfTheBrokersOwnEndpointThatAreGoneLeaveNothing(t *testing.T) {
 		cancel()
 		must(t, <-served)
 	})
-	for range 100 { // they are gone before they are accepted
+	for range 500 { // they are gone when they know where they are handed to, so that many are not accepted
 		conn, err := connect(at)
-		must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: broker.Endpoint, Limits: wire.DefaultLimits}), conn.Close())
+		must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: broker.Endpoint, Limits: wire.DefaultLimits}), answer(conn), conn.Close())
 	}
 	for range 10 {
 		s, err := client.Dial(within(t, patience), broker.Endpoint, client.Options{Socket: at})

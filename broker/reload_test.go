@@ -190,7 +190,10 @@ func TestAnOpenThatWaitsOutAPauseIsServedThoughTheServicesAreReloaded(t *testing
 		}
 		opened <- err
 	}()
-	until(t, "it waits", func() bool { return inspected(t, b, echoEndpoint).Waiting == 1 })
+	until(t, "it waits for the pause to end", func() bool {
+		d := inspected(t, b, echoEndpoint)
+		return d.State == broker.ServiceWaiting && d.Waiting == 1
+	})
 	must(t, os.WriteFile(gate, nil, 0o600))
 	reload(t, b)
 	if err := <-opened; err != nil {

@@ -210,7 +210,7 @@ func (s *service) judge(l *life, exit Exit, failure error) {
 	if exit.Status != "" {
 		s.last = exit
 	}
-	if l.keeper != nil && l.number == s.number { // the next broker has nothing to look for
+	if l.number == s.number { // the next broker has nothing to look for
 		s.kept, s.keptBy = keeper.Record{}, servicefile.Service{}
 	}
 	now := time.Now()
@@ -227,11 +227,11 @@ func (s *service) judge(l *life, exit Exit, failure error) {
 	default:
 		s.health.ended()
 	}
-	if failure != nil && !l.hasSettled() { // who waited for this start; those who have come since wait for the next
+	if failure != nil && !l.served && !l.hasSettled() { // who waited for this start; those who have come since wait for the next
 		s.failLocked(failure)
 	}
-	if failure == nil && !l.served {
-		failure = wire.Errorf(wire.Terminating, "%s was stopped before it registered", s.name)
+	if failure == nil {
+		failure = wire.Errorf(wire.Terminating, "%s has ended before it registered", s.name)
 	}
 	s.settleLocked(l, failure)
 }
@@ -418,7 +418,7 @@ const unknown = "unknown"
 // registered notes that an instance has registered. One that is of no life that the broker knows begins one: it was started by hand.
 func (s *service) registered(i *instance, l *life) {
 	s.mu.Lock()
-	adopted := l != nil && l.served && l.instance == nil && i.before == nil
+	adopted := l != nil && l.untold
 	if l == nil {
 		l = s.life
 		if l == nil {
@@ -426,7 +426,7 @@ func (s *service) registered(i *instance, l *life) {
 			s.b.work.Go(l.accompany)
 		}
 	}
-	l.instance, l.served = i, true
+	l.instance, l.served, l.untold = i, true, false
 	s.settleLocked(l, nil)
 	s.advanceLocked()
 	s.changedLocked()

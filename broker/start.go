@@ -43,6 +43,9 @@ func (l *life) spawn(ctx context.Context, lock *os.File) error {
 	k, err := keeper.Start(ctx, l.settings(account, theirs, lock))
 	if err != nil {
 		ours.Close()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return wire.Errorf(wire.StartTimeout, "start %s: its program was not executed within %v", l.s.name, l.def.StartTimeout)
+		}
 		return failed(err)
 	}
 	l.s.mu.Lock()
@@ -182,7 +185,8 @@ func (s *service) adopt() {
 		return
 	}
 	l := s.newLifeLocked(s.cause)
-	l.number, l.keeper, l.begun, l.served = s.number, k, s.health.LastStart, true
+	l.number, l.keeper, l.begun = s.number, k, s.health.LastStart
+	l.served, l.untold = true, true
 	if s.keptBy.Name != "" {
 		l.def = s.keptBy
 	}

@@ -30,6 +30,8 @@ func play(role string, args []string) int {
 		"hog":       playHog,
 		"echo":      playEcho,
 		"lastwords": playLastWords,
+		"frail":     playFrail,
+		"crowd":     playCrowd,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)

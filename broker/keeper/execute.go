@@ -17,7 +17,7 @@ import (
 )
 
 // execute is the main function of the program's second stage. It returns only if it fails, with the exit status. Its descriptors are those of the program, and
-// after them the pipe to the keeper and the order.
+// after them the pipe to the keeper, the order, and the socket of who started the keeper.
 func execute(files string) int {
 	keeper := os.Getppid()
 	debug.SetGCPercent(-1) // it would start threads, for which the program's limits may leave no room
@@ -35,6 +35,9 @@ func execute(files string) int {
 		say(append([]byte{0}, failed("read the order for its second stage", "", err).encode()...))
 		return 1
 	}
+	if !mayRun(pipe + 2) {
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL) // as all ends that has no keeper
+	}
 	for _, s := range o.steps(keeper) {
 		if err := s.take(); err != nil {
 			say(append([]byte{0}, failed(s.name, s.path, err).encode()...))
@@ -45,6 +48,17 @@ func execute(files string) int {
 	err = syscall.Exec(o.Program[0], o.Program, o.Environment)
 	say(o.notExecuted(err).encode())
 	return 1
+}
+
+// mayRun waits for the starter's word that the program is written down, and returns false if the starter is gone before.
+func mayRun(starter int) bool {
+	fds := []unix.PollFd{{Fd: int32(starter), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+			n, _ := unix.Read(starter, make([]byte, 1))
+			return n > 0
+		}
+	}
 }
 
 // A step is one thing that the second stage sets up.

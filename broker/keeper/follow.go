@@ -101,7 +101,7 @@ func (k *Keeper) take(r report, file *os.File) {
 		}
 	}()
 	switch r.Kind {
-	case reportExecuted:
+	case reportForked:
 		program, err := handle(r.Program, file)
 		if err != nil {
 			k.order(syscall.SIGUSR2)
@@ -112,6 +112,11 @@ func (k *Keeper) take(r report, file *os.File) {
 		k.program = program
 		k.record.Program = r.Program
 		k.record.Inode, _ = program.Inode()
+		if k.recorded != nil {
+			k.recorded(k.record)
+		}
+		_, _ = k.conn.Write([]byte{1}) // see mayRun; one that is gone needs no word
+	case reportExecuted:
 		k.answered(nil)
 	case reportFailed:
 		k.record.Cgroup = "" // the keeper has removed it, or it is another's

@@ -49,9 +49,10 @@ type Config struct {
 	Files []*os.File
 	// Hold are files that the keeper keeps open until it exits, and that the program does not inherit. They stay the caller's, too.
 	Hold []*os.File
-	// Recorded is called with what Adopt needs, so that it is written down, as soon as the program was executed and before Start returns. If the caller dies
-	// before it has returned, the program is killed with all that it has started: no program lives of which nobody knows. Nil: nothing is called.
-	Recorded func(Record)
+	// Recorded is called with what Adopt needs, so that it is written down, before the program is executed. If the caller dies before it has returned, the
+	// program is never executed: none runs of which nobody knows. It is called once, on another goroutine, and Start waits for it. The start may still fail
+	// after it. Nil: nothing is called.
+	Recorded func(Record) `json:"-"`
 }
 
 // A Limit is a resource limit as setrlimit(2) takes it.
@@ -82,6 +83,8 @@ type Keeper struct {
 	program *process.Handle // nil: not executed yet, or gone when the keeper was adopted; set before answer or Adopt tells
 	record  Record          // complete when program is set
 
+	recorded func(Record) // is told of the record; nil: nobody is
+
 	answer  chan error // has room for what became of the start; nil: executed
 	outcome Outcome    // set before ended is closed
 	ended   chan struct{}
@@ -107,6 +110,7 @@ func Start(ctx context.Context, c Config) (*Keeper, error) {
 	}
 	k := newKeeper()
 	k.record.Cgroup = c.Cgroup
+	k.recorded = c.Recorded
 	if err := k.launch(c); err != nil {
 		return nil, err
 	}
@@ -123,10 +127,6 @@ func Start(ctx context.Context, c Config) (*Keeper, error) {
 		k.Close()
 		return nil, err
 	}
-	if c.Recorded != nil {
-		c.Recorded(k.record)
-	}
-	_, _ = k.conn.Write([]byte{1}) // see bound; a keeper that is gone needs no word
 	return k, nil
 }
 

@@ -69,10 +69,11 @@ func readOrder(fd int) (o order, err error) {
 	return o, err
 }
 
-// A report is what the keeper tells its starter: reportExecuted and then reportEnded, or reportFailed alone.
+// A report is what the keeper tells its starter: reportForked, reportExecuted and then reportEnded. A reportFailed comes instead of any
+// of the first two, and is the last.
 type report struct {
 	Kind reportKind
-	// Program is for reportExecuted, which comes with the program's pidfd.
+	// Program is for reportForked, which comes with the program's pidfd.
 	Program process.ID
 	// Step, Path and Errno are for reportFailed, see StartError.
 	Step, Path string
@@ -85,7 +86,8 @@ type report struct {
 type reportKind int
 
 const (
-	reportExecuted reportKind = iota + 1
+	reportForked reportKind = iota + 1
+	reportExecuted
 	reportFailed
 	reportEnded
 )

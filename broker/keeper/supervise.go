@@ -39,11 +39,10 @@ type supervisor struct {
 	order    order
 	group    cgroup
 	output   *output
-	children chan os.Signal  // SIGCHLD
-	signals  chan os.Signal  // SIGTERM and SIGUSR2
-	stage    <-chan []byte   // what the second stage said, once it was executed or has failed; nil: heard
-	bereft   <-chan struct{} // closed if the starter is gone before it has given its word that the program is written down
-	program  int             // its pid, 0 after it was reaped
+	children chan os.Signal // SIGCHLD
+	signals  chan os.Signal // SIGTERM and SIGUSR2
+	stage    <-chan []byte  // what the second stage said, once it was executed or has failed; nil: heard
+	program  int            // its pid, 0 after it was reaped
 	id       process.ID
 	pidfd    *process.Handle
 	status   syscall.WaitStatus
@@ -101,7 +100,7 @@ func (s *supervisor) start() (step, path string, err error) {
 	}
 	s.program, err = syscall.ForkExec("/proc/self/exe", []string{execName, strconv.Itoa(s.order.Files)}, &syscall.ProcAttr{
 		Env:   os.Environ(),
-		Files: append(files, uintptr(pipes[2][1]), orderFD),
+		Files: append(files, uintptr(pipes[2][1]), orderFD, starterFD),
 		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
@@ -114,14 +113,15 @@ func (s *supervisor) start() (step, path string, err error) {
 		unix.Close(firstFileFD + i)
 	}
 	s.stage = hear(pipes[2][0])
-	s.bereft = bound()
 	s.output = copyOutput(s.order, pipes[0][0], pipes[1][0])
 	if s.pidfd, err = process.Open(s.program); err == nil { // not reaped yet, so the number is its own
 		s.id, err = process.Identify(s.program)
 	}
 	if err != nil {
 		s.fail("hold on to it", "", err)
+		return "", "", nil
 	}
+	s.send(report{Kind: reportForked, Program: s.id}.encode(), s.pidfd)
 	return "", "", nil
 }
 
@@ -137,24 +137,6 @@ func hear(fd int) <-chan []byte {
 	return said
 }
 
-// bound waits for the starter's word that the program is written down, and may outlive it. The channel is closed if the starter is gone before.
-func bound() <-chan struct{} {
-	bereft := make(chan struct{})
-	go func() { // ends with the process at the latest
-		fds := []unix.PollFd{{Fd: starterFD, Events: unix.POLLIN}}
-		for {
-			_, err := unix.Poll(fds, -1)
-			if err == nil {
-				break
-			}
-		}
-		if n, _ := unix.Read(starterFD, make([]byte, 1)); n <= 0 {
-			close(bereft)
-		}
-	}()
-	return bereft
-}
-
 // serve returns when the program, or its second stage, was reaped.
 func (s *supervisor) serve() {
 	for s.program != 0 {
@@ -163,9 +145,6 @@ func (s *supervisor) serve() {
 			s.heard(said)
 		case sig := <-s.signals:
 			s.obey(sig)
-		case <-s.bereft:
-			s.bereft = nil
-			s.kill()
 		case <-s.children:
 			s.reap()
 		}
@@ -183,7 +162,7 @@ func (s *supervisor) heard(said []byte) {
 	case len(said) == 0:
 		s.fail("set it up in its second stage, which ended first", "", syscall.ECHILD)
 	case len(said) == 1:
-		s.send(report{Kind: reportExecuted, Program: s.id}.encode(), s.pidfd)
+		s.send(report{Kind: reportExecuted}.encode(), nil)
 	default:
 		s.failed = true
 		s.send(said[1:], nil)
