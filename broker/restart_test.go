@@ -214,9 +214,7 @@ func TestAfterAStopNothingIsLeftOfAnInstanceOfAnEarlierBrokers(t *testing.T) {
 		taken(t, service, cgroups, at, func(s *client.Session) {
 			do(t, s, "daemonise", struct{ Path string }{filepath.Join(t.TempDir(), "daemon")})
 		})
-		if all := marked(mark); len(all) < 3 || inCgroup(all[0]) != cgroups {
-			t.Fatalf("the processes are %v", all)
-		}
+		until(t, "there are the program, the daemon and its child", func() bool { return len(marked(mark)) == 3 })
 		brokertest.StartWith(t, broker.Config{Socket: at, Services: []servicefile.Service{service}})
 		d := commanded(t, at, broker.MethodStop)
 		if left := marked(mark); len(left) > 0 || d.State != broker.ServiceStopped || d.Failures != 0 {

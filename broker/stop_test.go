@@ -274,9 +274,10 @@ func TestAfterAStopNothingIsLeftOfAnInstance(t *testing.T) {
 		s := open(t, at)
 		daemon := filepath.Join(t.TempDir(), "daemon")
 		do(t, s, "daemonise", struct{ Path string }{daemon})
+		until(t, "there are the program, the daemon and its child", func() bool { return len(marked(mark)) == 3 })
 		all := marked(mark)
-		if len(all) < 3 || inCgroup(all[0]) != cgroups {
-			t.Fatalf("the processes are %v, in a cgroup: %t", all, inCgroup(all[0]))
+		if in := inCgroup(all[0]); in != cgroups {
+			t.Fatalf("the processes %v are in a cgroup: %t", all, in)
 		}
 		d := commanded(t, at, broker.MethodStop)
 		if left := marked(mark); len(left) > 0 {

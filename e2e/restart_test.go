@@ -218,7 +218,7 @@ func TestTheDeathOfTheBrokerAtAnyMomentOfAStartNeverLeavesTwoInstances(t *testin
 			w.startBroker()
 			h.opened(t)
 			h.leased(t)
-			if most := counted(); len(most) != 1 || len(w.instances()) != 1 {
+			if most := counted(); len(most) > 1 || len(w.instances()) != 1 { // one that is young may not have been seen
 				t.Errorf("the broker was killed %v after a start began: now %v live, at most were seen %v", after, w.instances(), most)
 			}
 		})
