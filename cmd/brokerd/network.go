@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,21 +31,24 @@ const networkDrain = time.Second
 const networkHelp = `brokerd network is the network service of the broker at a socket, until SIGTERM or SIGINT. The broker starts it itself.
 
 It leases addresses to sessions, and writes down who has which, so that none that is in use is given out again after it has crashed.
+SIGHUP has it read the file with the networks anew; a change that would leave a lease without its address is refused.
 
-example:
-  brokerd network --network default=10.88.0.0/24 --network lab=10.99.0.0/16`
+examples:
+  brokerd network --network default=10.88.0.0/24 --network lab=10.99.0.0/16,fd00:99::/64
+  brokerd network --networks network.toml`
 
 // networkMain is brokerd network.
 func networkMain(args []string) int {
 	flags := pflag.NewFlagSet("brokerd network", pflag.ContinueOnError)
 	path := flags.String("socket", "", "path of the broker's socket")
 	stateDir := flags.String("state-dir", "", "folder of the record of leases (default: SOCKET.d/"+network.Endpoint+")")
-	texts := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
+	source := flagsOfNetworks(flags)
 	verbose := flags.Bool("verbose", false, "log more than start, stop and faults")
 	if code, ok := parse(flags, args, networkHelp); !ok {
 		return code
 	}
-	networks, err := parseNetworks(*texts)
+	source.given = flags.Changed("network")
+	config, _, err := source.load()
 	if err == nil {
 		*path, err = servePath(*path, false, false)
 	}
@@ -58,8 +62,8 @@ func networkMain(args []string) int {
 	lock, err := lockNetwork(*path)
 	if err == nil {
 		defer lock.Close()
-		err = serveNetwork(server.Config{
-			Networks: networks, StateDir: *stateDir, Socket: *path, Logger: newLogger(*verbose),
+		err = serveNetwork(source, server.Config{
+			Networks: config.Networks, Limits: config.Limits, StateDir: *stateDir, Socket: *path, Logger: newLogger(*verbose),
 			Suspects: func(ctx context.Context) ([]int, error) { return earlierClients(ctx, *path) },
 		})
 	}
@@ -83,8 +87,11 @@ func parseNetworks(texts []string) ([]server.Network, error) {
 	return networks, server.CheckNetworks(networks)
 }
 
-// serveNetwork serves until it is told to stop.
-func serveNetwork(c server.Config) error {
+// serveNetwork serves until it is told to stop. SIGHUP has it take its networks anew from their source.
+func serveNetwork(source *networkSource, c server.Config) error {
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	s, err := server.New(c)
@@ -92,6 +99,10 @@ func serveNetwork(c server.Config) error {
 		return err
 	}
 	defer s.Close()
+	var reloading sync.WaitGroup
+	reloading.Go(func() { source.reloadOn(ctx, reload, s, c.Logger) })
+	defer reloading.Wait()
+	defer stop()
 	log := c.Logger.With("service", network.Endpoint)
 	log.Info("network service started", "socket", c.Socket, "peer", os.Getpid())
 	err = services.Server{

@@ -82,15 +82,15 @@ func serve(c broker.Config, systemd manager) (err error) {
 	c.Logger.Info("broker started", "socket", c.Socket, "peer", os.Getpid(), "uid", os.Geteuid())
 	systemd.tell(ready)
 	var signals sync.WaitGroup
-	signals.Go(func() { heed(ctx, b, reload, c.Logger, systemd) })
+	signals.Go(func() { heed(b, reload, c.Logger, systemd) })
 	defer signals.Wait()
 	err = b.Serve(ctx)
 	c.Logger.Info("broker stopped", "socket", c.Socket)
 	return err
 }
 
-// heed reloads the services whenever it is asked to, until ctx ends.
-func heed(ctx context.Context, b *broker.Broker, reload <-chan os.Signal, log *slog.Logger, systemd manager) {
+// heed reloads the services whenever it is asked to, until the broker stops.
+func heed(b *broker.Broker, reload <-chan os.Signal, log *slog.Logger, systemd manager) {
 	for {
 		select {
 		case <-reload:
@@ -99,7 +99,7 @@ func heed(ctx context.Context, b *broker.Broker, reload <-chan os.Signal, log *s
 				log.Error("services not reloaded in full", "err", err)
 			}
 			systemd.tell(ready)
-		case <-ctx.Done():
+		case <-b.Stopping():
 			systemd.tell(stopping)
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -28,6 +29,15 @@ type Request struct {
 	Hostname string
 	// Witness is a pidfd of a process without which the lease does not end: see Lease.AddWitness. It stays the caller's. Nil: none.
 	Witness *os.File
+	// Aliases are further hostnames, at most MaxAliases, under the same rules. One that is there twice counts once.
+	Aliases []string
+	// Addresses are what to lease, at most one of each family; where one is held by somebody else, Allocate fails with wire.Conflict. A family that the network
+	// has and that none is of gets any.
+	Addresses []netip.Addr
+	// Preferred are leased if they are free, and others if not; likewise.
+	Preferred []netip.Addr
+	// MAC is the hardware address to lease: unicast, and unique in the network. Nil: one is made.
+	MAC net.HardwareAddr
 }
 
 // A Lease is addresses, MAC and hostname on one network, held by the session that allocated it. Its methods may be called from any goroutine.
@@ -42,12 +52,21 @@ type Lease struct {
 	Hostname string
 	// Addresses are the leased addresses, each with the length of its network's prefix.
 	Addresses []netip.Prefix
-	// Gateways are the networks' gateways, one for each address family.
+	// Gateways are those of the prefixes that the addresses are of; there may be none.
 	Gateways []netip.Addr
-	// MAC is the hardware address, in the form of net.HardwareAddr. The service made it: locally administered and unicast.
+	// MAC is the hardware address, in the form of net.HardwareAddr. Unless it was asked for the service made it: locally administered and unicast.
 	MAC string
+	// Aliases are the further hostnames, in lower case.
+	Aliases []string
+	// MACGiven is whether MAC was asked for.
+	MACGiven bool
 	// MTU is the network's, in bytes.
 	MTU int
+	// DNS are the network's servers, and Search its list of domains to look names up in.
+	DNS    []netip.Addr
+	Search []string
+	// Routes are the network's, beside the one by the gateways.
+	Routes []Route
 	// Broker is the path of the socket of the broker whose network service it is of. What a container's processes have in their environment as
 	// FAIRLEAD_SOCKET, beside FAIRLEAD_ADDRESS, lets the service find them when its record is lost.
 	Broker string
@@ -60,15 +79,25 @@ type Lease struct {
 	err error
 }
 
-// Allocate leases an address of a network. The session holds the lease, and the lease ends with it.
+// A Route says by which address of a network a prefix is reached.
+type Route struct {
+	To  netip.Prefix
+	Via netip.Addr
+}
+
+// Allocate leases an address of each family that a network has. The session holds the lease, and the lease ends with it.
 //
-// Failures have the code wire.NotFound for an unknown network, wire.Conflict, naming the holder, for a hostname that is taken, wire.Exhausted for a
-// network all of whose addresses are held by the living, wire.Unavailable where addresses or the hostname are still kept from being given out, or
-// the lease cannot be recorded, wire.Unsupported where the session was opened in a pid namespace that the network service cannot see into, those of
-// Lease.AddWitness for the witness, or those of Session.Call. The dead are never in the way. What is about to be free is waited
-// for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
+// Failures have the code wire.NotFound for an unknown network, wire.Conflict, naming the holder, for a hostname, an address or a MAC that is taken,
+// wire.Exhausted for a network all of whose addresses are held by the living, wire.OverQuota for a limit of the session, the user or the network that is
+// reached, wire.NotPermitted for an address that is the gateway's, reserved or in no range, wire.Malformed for one that no host of the network has,
+// wire.Unavailable where addresses or the hostname are still kept from being given out, or the lease cannot be recorded, wire.Unsupported where the session was
+// opened in a pid namespace that the network service cannot see into, those of Lease.AddWitness for the witness, or those of Session.Call. The dead are never in
+// the way. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
 func Allocate(ctx context.Context, session *client.Session, request Request) (*Lease, error) {
-	message := AllocateRequest{Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken()}
+	message := AllocateRequest{
+		Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken(),
+		Aliases: request.Aliases, Addresses: texts(request.Addresses), Preferred: texts(request.Preferred), MAC: request.MAC.String(),
+	}
 	info, err := client.Call[LeaseInfo](ctx, session, MethodAllocate, message)
 	if err != nil {
 		// The service answers with a failure, or holds a lease whose reply did not come in time.
@@ -100,6 +129,14 @@ func withdraw(ctx context.Context, session *client.Session, token string) {
 	_ = session.Send(ctx, MethodWithdraw, Withdrawal{Token: token})
 }
 
+func texts(addrs []netip.Addr) []string {
+	var list []string
+	for _, a := range addrs {
+		list = append(list, a.String())
+	}
+	return list
+}
+
 func newToken() string {
 	var b [8]byte
 	rand.Read(b[:])
@@ -109,7 +146,8 @@ func newToken() string {
 // newLease makes a Lease of info, which has been checked.
 func newLease(session *client.Session, info LeaseInfo) *Lease {
 	l := &Lease{
-		ID: info.ID, Network: info.Network, Hostname: info.Hostname, MAC: info.MAC, MTU: info.MTU, Broker: info.Broker,
+		ID: info.ID, Network: info.Network, Hostname: info.Hostname, Aliases: info.Aliases, MAC: info.MAC, MACGiven: info.MACGiven, MTU: info.MTU,
+		Search: info.Search, Broker: info.Broker,
 		session: session, done: make(chan struct{}),
 	}
 	for _, a := range info.Addresses {
@@ -117,6 +155,12 @@ func newLease(session *client.Session, info LeaseInfo) *Lease {
 	}
 	for _, g := range info.Gateways {
 		l.Gateways = append(l.Gateways, netip.MustParseAddr(g))
+	}
+	for _, d := range info.DNS {
+		l.DNS = append(l.DNS, netip.MustParseAddr(d))
+	}
+	for _, r := range info.Routes {
+		l.Routes = append(l.Routes, Route{To: netip.MustParsePrefix(r.To), Via: netip.MustParseAddr(r.Via)})
 	}
 	l.forget = context.AfterFunc(session.Context(), func() { l.over(session.End().Err()) })
 	return l

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -34,7 +36,10 @@ const (
 const (
 	MaxWitnesses = 16   // witnesses of one lease
 	MaxPage      = 2000 // leases in one LeasePage
-	MaxAddresses = 16   // addresses, and gateways, of one lease or network
+	MaxAddresses = 16   // addresses, gateways and DNS servers of one lease, and prefixes of one network
+	MaxAliases   = 16   // aliases of one lease
+	MaxSearch    = 16   // names in a network's search list
+	MaxRoutes    = 64   // routes of one network
 	MaxNetworks  = 1024 // networks of one service
 )
 
@@ -44,6 +49,11 @@ type AllocateRequest struct {
 	Hostname string   `msgpack:"h,omitempty"`
 	Witness  *os.File `msgpack:"w,omitempty"` // a pidfd; nil: none
 	Token    string   `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come in time
+
+	Aliases   []string `msgpack:"l,omitempty"` // further hostnames
+	Addresses []string `msgpack:"a,omitempty"` // these and no others: at most one of each family, without a prefix length
+	Preferred []string `msgpack:"p,omitempty"` // these where they are free: likewise
+	MAC       string   `msgpack:"m,omitempty"` // this and no other; empty: one is made
 }
 
 // Validate checks an AllocateRequest that was received.
@@ -51,7 +61,22 @@ func (r *AllocateRequest) Validate() error {
 	if len(r.Token) > 64 {
 		return wire.Errorf(wire.Malformed, "allocate: token of %d bytes", len(r.Token))
 	}
-	return checkNames("allocate", r.Network, r.Hostname)
+	if err := checkNames("allocate", r.Network, r.Hostname); err != nil {
+		return err
+	}
+	if _, err := CanonicalAliases(r.Aliases); err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	if _, err := ParseAddresses(r.Addresses); err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	if _, err := ParseAddresses(r.Preferred); err != nil {
+		return fmt.Errorf("allocate, preferred: %w", err)
+	}
+	if _, err := CanonicalMAC(r.MAC); err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	return nil
 }
 
 // A LeaseRef names a lease of the caller's session.
@@ -152,6 +177,18 @@ type LeaseInfo struct {
 	Session     string    `msgpack:"e" json:"session"`     // the id of the session that allocated it
 	Holder      Holder    `msgpack:"o" json:"holder"`      // the client of that session
 	Broker      string    `msgpack:"b,omitempty" json:"-"` // only in the reply to allocate: the path of the broker\'s socket
+
+	Aliases  []string    `msgpack:"l,omitempty" json:"aliases,omitempty"`
+	MACGiven bool        `msgpack:"x,omitempty" json:"mac_given,omitempty"` // the MAC was asked for, and not made
+	DNS      []string    `msgpack:"d,omitempty" json:"dns,omitempty"`       // this, Search and Routes: the network's, only in the reply to allocate
+	Search   []string    `msgpack:"c,omitempty" json:"search,omitempty"`
+	Routes   []RouteInfo `msgpack:"r,omitempty" json:"routes,omitempty"`
+}
+
+// A RouteInfo is a Route on its way.
+type RouteInfo struct {
+	To  string `msgpack:"t" json:"to"`  // a prefix
+	Via string `msgpack:"v" json:"via"` // an address
 }
 
 // Validate checks a LeaseInfo that was received.
@@ -175,7 +212,31 @@ func (l *LeaseInfo) Validate() error {
 	if len(l.Addresses) == 0 || l.MTU < 0 || l.Holder.PID < 0 || len(l.State) > 32 || len(l.Session) > 64 || len(l.Broker) > 107 {
 		return wire.Errorf(wire.Malformed, "lease %s: %d addresses, MTU %d", l.ID, len(l.Addresses), l.MTU)
 	}
-	return checkAddresses(l.Addresses, l.Gateways)
+	if aliases, err := CanonicalAliases(l.Aliases); err != nil || !slices.Equal(aliases, l.Aliases) {
+		return wire.Errorf(wire.Malformed, "lease %s: %d aliases, not in their canonical form", l.ID, len(l.Aliases))
+	}
+	if err := checkAddresses(l.Addresses, l.Gateways); err != nil {
+		return err
+	}
+	return checkResolution(l.DNS, l.Search, l.Routes)
+}
+
+// checkResolution checks what else a network tells its hosts.
+func checkResolution(dns, search []string, routes []RouteInfo) error {
+	if len(search) > MaxSearch || len(routes) > MaxRoutes {
+		return wire.Errorf(wire.Malformed, "%d names to search and %d routes, limits %d and %d", len(search), len(routes), MaxSearch, MaxRoutes)
+	}
+	for _, name := range search {
+		if host, err := CanonicalHostname(name); err != nil || host == "" {
+			return wire.Errorf(wire.Malformed, "name to search %q: want a DNS name", wire.Printable(name, 64))
+		}
+	}
+	for _, r := range routes {
+		if err := checkAddresses([]string{r.To}, []string{r.Via}); err != nil {
+			return err
+		}
+	}
+	return checkAddresses(nil, dns)
 }
 
 // checkAddresses checks that prefixes are addresses with a prefix length, and gateways are addresses.
@@ -218,16 +279,27 @@ func (p *LeasePage) Validate() error {
 	return nil
 }
 
-// A NetworkInfo describes a network and how many of its addresses have which state: Held, Orphaned and Free together are Total.
+// A NetworkInfo describes a network and how many of its addresses have which state: Held, Orphaned, Reserved, Cooling and Free together are Total. A network with
+// both address families counts those of the one that has fewer: a lease has one of each. The largest uint64 stands for itself and more.
 type NetworkInfo struct {
 	Name     string   `msgpack:"n" json:"name"`
 	Prefixes []string `msgpack:"p" json:"prefixes"`
 	Gateways []string `msgpack:"g" json:"gateways"`
 	MTU      int      `msgpack:"u" json:"mtu"`      // in bytes
-	Total    uint64   `msgpack:"t" json:"total"`    // addresses that can be leased, without the gateway's
+	Total    uint64   `msgpack:"t" json:"total"`    // addresses that hosts may have, without the gateways
 	Held     uint64   `msgpack:"h" json:"held"`     // also those of dying leases
-	Orphaned uint64   `msgpack:"o" json:"orphaned"` // while the record of an earlier instance cannot be read: all that are not held
+	Orphaned uint64   `msgpack:"o" json:"orphaned"` // while the record of an earlier instance cannot be read: all that could be given out, too
 	Free     uint64   `msgpack:"f" json:"free"`
+
+	Reserved   uint64        `msgpack:"r,omitempty" json:"reserved"` // not given to who does not ask for them, if at all: reserved, static, or in no range
+	Cooling    uint64        `msgpack:"c,omitempty" json:"cooling"`  // in quarantine: given only where none is free
+	Leases     int           `msgpack:"l,omitempty" json:"leases"`
+	MaxLeases  int           `msgpack:"x,omitempty" json:"max_leases"`
+	Quarantine time.Duration `msgpack:"q,omitempty" json:"quarantine"` // in nanoseconds
+	MACPrefix  string        `msgpack:"m,omitempty" json:"mac_prefix,omitempty"`
+	DNS        []string      `msgpack:"d,omitempty" json:"dns,omitempty"`
+	Search     []string      `msgpack:"s,omitempty" json:"search,omitempty"`
+	Routes     []RouteInfo   `msgpack:"w,omitempty" json:"routes,omitempty"`
 }
 
 // A NetworkList is all networks, by name.
@@ -246,6 +318,12 @@ func (l *NetworkList) Validate() error {
 		}
 		if err := checkAddresses(n.Prefixes, n.Gateways); err != nil {
 			return err
+		}
+		if err := checkResolution(n.DNS, n.Search, n.Routes); err != nil {
+			return err
+		}
+		if len(n.MACPrefix) > 17 || n.Leases < 0 || n.MaxLeases < 0 || n.Quarantine < 0 {
+			return wire.Errorf(wire.Malformed, "network %s: %d leases of %d, quarantine %v", n.Name, n.Leases, n.MaxLeases, n.Quarantine)
 		}
 	}
 	return nil

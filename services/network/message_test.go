@@ -3,6 +3,7 @@ package network_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"reflect"
@@ -29,6 +30,37 @@ func TestHostnamesHaveOneForm(t *testing.T) {
 	} {
 		if got, err := network.CanonicalHostname(name); !errors.Is(err, wire.Malformed) {
 			t.Errorf("%q is taken as %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestWhatARequestNamesHasOneForm(t *testing.T) {
+	long := make([]string, network.MaxAliases+1)
+	for _, test := range []struct {
+		aliases []string
+		want    string // empty: it is refused
+	}{
+		{nil, "[]"}, {[]string{"WWW.", "www", "api"}, "[www api]"}, {[]string{"a_b"}, ""}, {[]string{""}, ""}, {[]string{"10.0.0.1"}, ""}, {long, ""},
+	} {
+		if got, err := network.CanonicalAliases(test.aliases); (err == nil) != (test.want != "") || err == nil && fmt.Sprint(got) != test.want || err != nil && !errors.Is(err, wire.Malformed) {
+			t.Errorf("aliases %q are %q, %v", test.aliases, got, err)
+		}
+	}
+	for mac, want := range map[string]string{
+		"": "", "02:42:0A:58:00:05": "02:42:0a:58:00:05", "0242.0a58.0005": "02:42:0a:58:00:05", "00-16-3e-00-00-01": "00:16:3e:00:00:01",
+	} {
+		if got, err := network.CanonicalMAC(mac); got != want || err != nil {
+			t.Errorf("MAC %q is %q, %v", mac, got, err)
+		}
+	}
+	for _, mac := range []string{"x", "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "02:00:00:00:00:00:00:01"} {
+		if got, err := network.CanonicalMAC(mac); !errors.Is(err, wire.Malformed) {
+			t.Errorf("MAC %q is taken as %q, %v", mac, got, err)
+		}
+	}
+	for _, texts := range [][]string{{"10.0.0.1/24"}, {"::ffff:10.0.0.1"}, {"fd00::1%eth0"}, {"10.0.0.1", "10.0.0.1"}, {"x\x1b"}, {""}, long} {
+		if got, err := network.ParseAddresses(texts); !errors.Is(err, wire.Malformed) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("addresses %q are taken as %v, %v", texts, got, err)
 		}
 	}
 }
@@ -98,11 +130,15 @@ func FuzzDecodeMessages(f *testing.F) {
 	for _, m := range []any{
 		network.AllocateRequest{Network: "default", Hostname: "web", Witness: os.Stdin, Token: "t"},
 		network.AllocateRequest{Hostname: "web"},
+		network.AllocateRequest{Aliases: []string{"www"}, Addresses: []string{"10.88.0.5", "fd00::5"}, Preferred: []string{"10.88.0.6"}, MAC: "02:00:00:00:00:01"},
 		network.WitnessRequest{Lease: "0123456789abcdef", Witness: os.Stdin},
 		network.LeasePage{Leases: []network.LeaseInfo{{
 			ID: "0123456789abcdef", Network: "default", Addresses: []string{"10.88.0.2/24"}, Gateways: []string{"10.88.0.1"}, MAC: "02:00:00:00:00:01",
 		}}, Next: "0123456789abcdef"},
-		network.NetworkList{Networks: []network.NetworkInfo{{Name: "default", Prefixes: []string{"10.88.0.0/24"}, Total: 1 << 63}}},
+		network.NetworkList{Networks: []network.NetworkInfo{{
+			Name: "default", Prefixes: []string{"10.88.0.0/24"}, Total: 1 << 63, Cooling: 1, Quarantine: 1, DNS: []string{"10.88.0.1"}, Search: []string{"lab"},
+			Routes: []network.RouteInfo{{To: "10.0.0.0/8", Via: "10.88.0.1"}},
+		}}},
 	} {
 		b, _, err := wire.MarshalFiles(m)
 		if err != nil {

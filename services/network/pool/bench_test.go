@@ -25,7 +25,7 @@ func benchmarkPair(b *testing.B, p *pool.Pool) {
 	b.ReportAllocs()
 	for b.Loop() {
 		addr, ok := p.Allocate()
-		if !ok || !p.Release(addr) {
+		if !ok || !p.Release(addr, 0) {
 			b.Fatal("could not allocate and release")
 		}
 	}
@@ -42,7 +42,7 @@ func BenchmarkAllocateRelease(b *testing.B) {
 	})
 	b.Run("one_hole_in_a_16", func(b *testing.B) {
 		p, addrs := filled(b, "172.16.0.0/16", 65533)
-		p.Release(addrs[31000])
+		p.Release(addrs[31000], 0)
 		benchmarkPair(b, p)
 	})
 	b.Run("v6", func(b *testing.B) {
@@ -58,7 +58,7 @@ func BenchmarkTurnover(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		i = (i + 7919) % len(addrs)
-		p.Release(addrs[i])
+		p.Release(addrs[i], 0)
 		addrs[i], _ = p.Allocate()
 	}
 }
@@ -67,13 +67,13 @@ func BenchmarkTurnover(b *testing.B) {
 func BenchmarkTakeFromTheMiddle(b *testing.B) {
 	p, addrs := filled(b, "172.16.0.0/16", 65533)
 	for _, addr := range addrs {
-		p.Release(addr)
+		p.Release(addr, 0)
 	}
 	i := 0
 	b.ReportAllocs()
 	for b.Loop() {
 		i = (i + 7919) % len(addrs)
-		if p.Take(addrs[i]) != nil || !p.Release(addrs[i]) {
+		if p.Take(addrs[i]) != nil || !p.Release(addrs[i], 0) {
 			b.Fatal("could not take and release")
 		}
 	}

@@ -1,22 +1,27 @@
-// Package pool says which addresses of one prefix are free.
+// Package pool says which addresses of one address family of a network are free.
 //
-// It does no I/O, knows no time and takes no locks: the caller guards a Pool. No cost depends on the size of the prefix.
+// It does no I/O, has no clock and takes no locks: the caller guards a Pool, and says what time it is. No cost depends on the size of a prefix.
 package pool
 
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 )
 
 // What Take refuses, each wrapped with the address.
 var (
-	// ErrOutside says that the address is not in the prefix, or beyond the first 2^64 addresses of it.
+	// ErrOutside says that the address is not in a prefix, or beyond the first 2^64 addresses of it.
 	ErrOutside = errors.New("address is outside the prefix")
 	// ErrGateway says that the address is the gateway's.
 	ErrGateway = errors.New("address is the gateway's")
 	// ErrEdge says that the address is the network's own or its broadcast address.
 	ErrEdge = errors.New("address is the network's own or its broadcast address")
+	// ErrReserved says that the address is reserved.
+	ErrReserved = errors.New("address is reserved")
+	// ErrUnlisted says that the address is neither in a range nor in the static part.
+	ErrUnlisted = errors.New("address is in no range to give from and in no static part")
 	// ErrHeld says that the address is held already.
 	ErrHeld = errors.New("address is held")
 )
@@ -24,86 +29,144 @@ var (
 // maxFreed is how many freed addresses wait for their turn before never-used ones stand back.
 const maxFreed = 65536
 
-// A Pool gives out the addresses of one prefix.
+// A Pool gives out the addresses of a Config.
 //
 // An address is never-used, held or freed:
 //
 //	never-used ─ Allocate, Take ─▶ held ─ Release ─▶ freed ─ Allocate, Take ─▶ held
 //
-// Allocate prefers never-used addresses, in ascending order, and then the one freed longest ago. The order of freed addresses is
-// always kept, but no more than 65,536 of them wait behind never-used ones: while more are freed, the one freed longest ago is
-// given first. And while 65,536 or more are freed, an address that Take got out of the ascending order is
-// never-used again when it is released before its turn. So a Pool remembers at most twice as many addresses as were ever held
-// at once, plus 65,536, whatever its prefix and its history are.
+// Allocate prefers never-used addresses, in ascending order within each prefix and in the order of the prefixes, and then the one freed longest ago. The order of
+// freed addresses is always kept, but no more than 65,536 of them wait behind never-used ones: while more are freed, the one freed longest ago is
+// given first. And while 65,536 or more are freed, an address that Take got out of the ascending order is never-used again when it is released before its turn.
+// So is an address of the static part whenever it is released. So a Pool remembers at most twice as many addresses as were ever held
+// at once, plus 65,536, whatever its prefixes and its history are.
+//
+// A freed address cools for as long as the caller says. That changes nothing of the order, in which it comes last anyway: it is counted apart.
 //
 // All methods cost the same at any size and fill, apart from memory that grows by doubling; Allocate also steps over
-// addresses that were taken before their turn, over each once.
+// addresses that were taken before their turn, over each once, and Counts over those that have cooled since the last time.
 type Pool struct {
-	prefix   netip.Prefix
-	gateway  uint64 // offsets from the first address of prefix, as are all below
-	last     uint64
+	parts    []part
+	unspent  int // the first part that is not spent
 	maxFreed int
 
-	next  uint64 // the never-used mark: each offset below it is in index
-	spent bool   // the mark has passed last
-
-	index map[uint64]int // the slot of each address that is held or freed
-	slots []slot         // slots[0] is the head of the freed ones: newer is the one freed longest ago
-	spare int            // the first of the slots without an address, linked by newer; 0 is none
+	slots []slot // slots[0] is the head of the freed ones: newer is the one freed longest ago
+	spare int32  // the first of the slots without an address, linked by newer; 0 is none
 	freed int
+
+	cooling int   // freed addresses that have not cooled yet
+	warm    int32 // the slot of the first of them; 0 is none
+
+	held, heldStatic int    // of the latter those of the static part
+	total, given     uint64 // that a host may have, and of these those that Allocate gives
 }
 
 // A slot remembers one address. Freed ones are in a ring in the order of their release, which slots[0] closes.
 type slot struct {
 	offset       uint64
-	older, newer int
+	freedAt      int64
+	older, newer int32
+	part         int32
+	static, cool bool // cool: it is freed and counts as cooling no more
 }
 
 // held stands in slot.newer for an address that is held, and so in no ring.
 const held = -1
 
-// New returns a Pool of the addresses of prefix, without its gateway, which is the first usable one. In IPv6 only the first
-// 2^64 addresses are given out. The error wraps ErrMalformed and says what is wrong with prefix.
-func New(prefix netip.Prefix) (*Pool, error) {
-	if err := checkPrefix(prefix); err != nil {
+// New returns a Pool of the addresses of c. In IPv6 only the first 2^64 addresses of a prefix are given out. The error wraps ErrMalformed and says what is
+// wrong with c.
+func New(c Config) (*Pool, error) {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
-	gateway, last := bounds(prefix)
-	return &Pool{
-		prefix:   prefix,
-		gateway:  gateway,
-		last:     last,
-		maxFreed: maxFreed,
-		next:     gateway + 1,
-		index:    make(map[uint64]int),
-		slots:    make([]slot, 1),
-	}, nil
+	p := &Pool{maxFreed: maxFreed, slots: make([]slot, 1)}
+	for _, prefix := range c.Prefixes {
+		one := newPart(c, prefix)
+		p.parts = append(p.parts, one)
+		p.total = sum(p.total, one.total())
+		p.given = sum(p.given, one.given.size())
+	}
+	if p.given == 0 && !p.hasStatic() {
+		return nil, fmt.Errorf("%w: no address of %s is left to lease", ErrMalformed, join(c.Prefixes))
+	}
+	return p, nil
 }
 
-// Prefix returns the prefix that the addresses are of.
-func (p *Pool) Prefix() netip.Prefix { return p.prefix }
-
-// Gateway returns the address that is kept out for the gateway.
-func (p *Pool) Gateway() netip.Addr { return at(p.prefix.Addr(), p.gateway) }
-
-// Size returns how many addresses can be held at once.
-func (p *Pool) Size() uint64 { return p.last - p.gateway }
-
-// Len returns how many addresses are held.
-func (p *Pool) Len() int { return len(p.index) - p.freed }
-
-// Held reports whether addr is held.
-func (p *Pool) Held(addr netip.Addr) bool {
-	_, ok := p.heldSlot(addr)
-	return ok
+func (p *Pool) hasStatic() bool {
+	for i := range p.parts {
+		if len(p.parts[i].static) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
-// Allocate returns a free address, which is held from then on. It returns false if all are held.
+// Counts are how many addresses of a Pool have which state. All of them together are Total, unless that is the largest uint64, which stands for at least as many.
+type Counts struct {
+	Total    uint64 // that a host may have, without the gateways
+	Held     uint64
+	Reserved uint64 // that Allocate never gives and that are not held: reserved, static, or in no range
+	Cooling  uint64 // freed after the time that was asked with
+	Free     uint64
+}
+
+// Counts counts the addresses of the pool. Those that were freed after the given time are cooling; a later call must not have an earlier time, or counts fewer.
+func (p *Pool) Counts(after int64) Counts {
+	for p.warm != 0 && p.slots[p.warm].freedAt <= after {
+		p.slots[p.warm].cool = true
+		p.warm = p.slots[p.warm].newer
+		p.cooling--
+	}
+	heldGiven := uint64(p.held - p.heldStatic)
+	return Counts{
+		Total: p.total, Held: uint64(p.held), Cooling: uint64(p.cooling),
+		Reserved: minus(p.total-min(p.total, p.given), uint64(p.heldStatic)),
+		Free:     p.given - heldGiven - uint64(p.cooling),
+	}
+}
+
+// Available reports whether Allocate would give an address.
+func (p *Pool) Available() bool { return uint64(p.held-p.heldStatic) < p.given }
+
+// Check returns the error that Take would.
+func (p *Pool) Check(addr netip.Addr) error {
+	i, offset, _, err := p.locate(addr)
+	if err == nil && p.isHeld(p.parts[i].index[offset]) {
+		err = ErrHeld
+	}
+	return err
+}
+
+// FreedAt returns when addr was freed, and false if it is held or counts as never-used.
+func (p *Pool) FreedAt(addr netip.Addr) (int64, bool) {
+	i, offset, _, err := p.locate(addr)
+	if err != nil {
+		return 0, false
+	}
+	s := p.parts[i].index[offset]
+	return p.slots[s].freedAt, s != 0 && !p.isHeld(s)
+}
+
+// Freed returns the freed addresses and when each was freed, the one freed longest ago first.
+func (p *Pool) Freed() iter.Seq2[netip.Addr, int64] {
+	return func(yield func(netip.Addr, int64) bool) {
+		for i := p.slots[0].newer; i != 0; i = p.slots[i].newer {
+			if s := p.slots[i]; !yield(p.parts[s.part].addr(s.offset), s.freedAt) {
+				return
+			}
+		}
+	}
+}
+
+// Allocate returns a free address, which is held from then on. It returns false if all that it gives are held.
 func (p *Pool) Allocate() (netip.Addr, bool) {
 	if p.freed <= p.maxFreed {
-		if offset, ok := p.neverUsed(); ok {
-			p.remember(offset)
-			return at(p.prefix.Addr(), offset), true
+		for ; p.unspent < len(p.parts); p.unspent++ {
+			one := &p.parts[p.unspent]
+			if offset, ok := one.neverUsed(); ok {
+				p.remember(p.unspent, offset, false)
+				return one.addr(offset), true
+			}
 		}
 	}
 	oldest := p.slots[0].newer
@@ -111,120 +174,115 @@ func (p *Pool) Allocate() (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	p.unlink(oldest)
-	return at(p.prefix.Addr(), p.slots[oldest].offset), true
+	return p.parts[p.slots[oldest].part].addr(p.slots[oldest].offset), true
 }
 
-// Take makes addr, and no other, held. The error wraps ErrOutside, ErrEdge, ErrGateway or ErrHeld.
+// Take makes addr, and no other, held. The error wraps ErrOutside, ErrEdge, ErrGateway, ErrReserved, ErrUnlisted or ErrHeld.
 func (p *Pool) Take(addr netip.Addr) error {
-	offset, err := p.locate(addr)
+	i, offset, static, err := p.locate(addr)
 	if err != nil {
-		return fmt.Errorf("take %v of %v: %w", addr, p.prefix, err)
+		return fmt.Errorf("take %v: %w", addr, err)
 	}
-	i, known := p.index[offset]
+	s, known := p.parts[i].index[offset]
 	switch {
 	case !known:
-		p.remember(offset)
-	case p.slots[i].newer == held:
-		return fmt.Errorf("take %v of %v: %w", addr, p.prefix, ErrHeld)
+		p.remember(i, offset, static)
+	case p.isHeld(s):
+		return fmt.Errorf("take %v: %w", addr, ErrHeld)
 	default:
-		p.unlink(i)
+		p.unlink(s)
 	}
 	return nil
 }
 
-// Release makes addr free. It returns false, and does nothing, if addr is not held.
-func (p *Pool) Release(addr netip.Addr) bool {
-	i, ok := p.heldSlot(addr)
-	if !ok {
+// Release makes addr free. It cools from now on, which must not be before an earlier now. It returns false, and does nothing, if addr is not held.
+func (p *Pool) Release(addr netip.Addr, now int64) bool {
+	i, offset, static, err := p.locate(addr)
+	if err != nil {
 		return false
 	}
-	early := !p.spent && p.slots[i].offset >= p.next
-	if early && p.freed >= p.maxFreed {
-		p.forget(i)
+	s := p.parts[i].index[offset]
+	if !p.isHeld(s) {
+		return false
+	}
+	if static || p.freed >= p.maxFreed && p.parts[i].ahead(offset) {
+		p.forget(s)
 	} else {
-		p.link(i)
+		p.link(s, now)
 	}
 	return true
 }
 
-// locate returns the offset of an address that can be held, or why it cannot.
-func (p *Pool) locate(addr netip.Addr) (uint64, error) {
-	if !p.prefix.Contains(addr) {
-		return 0, ErrOutside
-	}
-	offset, ok := offsetOf(p.prefix.Addr(), addr)
-	switch {
-	case !ok:
-		return 0, ErrOutside
-	case offset == p.gateway:
-		return 0, ErrGateway
-	case offset < p.gateway, offset > p.last:
-		return 0, ErrEdge
-	}
-	return offset, nil
-}
-
-// heldSlot returns the slot of addr, if it is held.
-func (p *Pool) heldSlot(addr netip.Addr) (int, bool) {
-	offset, err := p.locate(addr)
-	if err != nil {
-		return 0, false
-	}
-	i, known := p.index[offset]
-	return i, known && p.slots[i].newer == held
-}
-
-// neverUsed moves the mark past the next address that is never-used, and returns it. Those taken before their turn are in index.
-func (p *Pool) neverUsed() (uint64, bool) {
-	for !p.spent {
-		offset := p.next
-		// The last offset may be the last uint64, so the mark never goes beyond it.
-		if offset == p.last {
-			p.spent = true
-		} else {
-			p.next++
-		}
-		if _, known := p.index[offset]; !known {
-			return offset, true
+// locate returns where an address is that can be held, or why it cannot.
+func (p *Pool) locate(addr netip.Addr) (i int, offset uint64, static bool, err error) {
+	for i = range p.parts {
+		if p.parts[i].prefix.Contains(addr) {
+			offset, static, err = p.parts[i].locate(addr)
+			return i, offset, static, err
 		}
 	}
-	return 0, false
+	return 0, 0, false, ErrOutside
 }
+
+// isHeld reports whether the address of a slot is held. No address has slot 0.
+func (p *Pool) isHeld(s int32) bool { return p.slots[s].newer == held }
 
 // remember gives a never-used address a slot, as held.
-func (p *Pool) remember(offset uint64) {
-	i := p.spare
-	if i == 0 {
-		i = len(p.slots)
+func (p *Pool) remember(part int, offset uint64, static bool) {
+	s := p.spare
+	if s == 0 {
+		s = int32(len(p.slots))
 		p.slots = append(p.slots, slot{})
 	} else {
-		p.spare = p.slots[i].newer
+		p.spare = p.slots[s].newer
 	}
-	p.slots[i] = slot{offset: offset, newer: held}
-	p.index[offset] = i
+	p.slots[s] = slot{offset: offset, newer: held, part: int32(part), static: static}
+	p.parts[part].index[offset] = s
+	p.held++
+	if static {
+		p.heldStatic++
+	}
 }
 
 // forget makes a held address never-used.
-func (p *Pool) forget(i int) {
-	delete(p.index, p.slots[i].offset)
-	p.slots[i] = slot{newer: p.spare}
-	p.spare = i
+func (p *Pool) forget(s int32) {
+	gone := p.slots[s]
+	delete(p.parts[gone.part].index, gone.offset)
+	p.slots[s] = slot{newer: p.spare}
+	p.spare = s
+	p.held--
+	if gone.static {
+		p.heldStatic--
+	}
 }
 
 // link makes a held address the one freed last.
-func (p *Pool) link(i int) {
+func (p *Pool) link(s int32, now int64) {
 	newest := p.slots[0].older
-	p.slots[i].older, p.slots[i].newer = newest, 0
-	p.slots[newest].newer = i
-	p.slots[0].older = i
+	one := &p.slots[s]
+	one.older, one.newer, one.freedAt, one.cool = newest, 0, now, false
+	p.slots[newest].newer = s
+	p.slots[0].older = s
 	p.freed++
+	p.held--
+	p.cooling++
+	if p.warm == 0 {
+		p.warm = s
+	}
 }
 
 // unlink makes a freed address held.
-func (p *Pool) unlink(i int) {
-	older, newer := p.slots[i].older, p.slots[i].newer
-	p.slots[older].newer = newer
-	p.slots[newer].older = older
-	p.slots[i].newer = held
+func (p *Pool) unlink(s int32) {
+	one := &p.slots[s]
+	if !one.cool {
+		p.cooling--
+	}
+	if p.warm == s {
+		p.warm = one.newer
+	}
+	p.slots[one.older].newer = one.newer
+	p.slots[one.newer].older = one.older
+	one.newer, one.cool = held, false
 	p.freed--
+	p.held++
 }

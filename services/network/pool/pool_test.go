@@ -12,11 +12,17 @@ import (
 
 func newPool(t testing.TB, prefix string) *pool.Pool {
 	t.Helper()
-	p, err := pool.New(netip.MustParsePrefix(prefix))
+	p, err := pool.New(whole(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// whole is a prefix with its first usable address as the gateway.
+func whole(prefix string) pool.Config {
+	p := netip.MustParsePrefix(prefix)
+	return pool.Config{Prefixes: []netip.Prefix{p}, Gateways: []netip.Addr{pool.FirstUsable(p)}}
 }
 
 func allocate(t testing.TB, p *pool.Pool) string {
@@ -40,7 +46,7 @@ func expectOrder(t *testing.T, p *pool.Pool, want ...string) {
 func release(t *testing.T, p *pool.Pool, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {
-		if !p.Release(netip.MustParseAddr(a)) {
+		if !p.Release(netip.MustParseAddr(a), 0) {
 			t.Fatalf("%s was not held", a)
 		}
 	}
@@ -86,7 +92,7 @@ func TestEachUnusablePrefixIsRefusedWithItsOwnSentence(t *testing.T) {
 			if tt.name == "mapped inside" {
 				prefix = prefix.Masked()
 			}
-			p, err := pool.New(prefix)
+			p, err := pool.New(pool.Config{Prefixes: []netip.Prefix{prefix}})
 			if p != nil || !errors.Is(err, pool.ErrMalformed) {
 				t.Fatalf("New gave %v and %v, want ErrMalformed", p, err)
 			}
@@ -120,20 +126,81 @@ func TestEachPrefixGivesExactlyWhatItHas(t *testing.T) {
 	for _, tt := range tables {
 		t.Run(tt.prefix, func(t *testing.T) {
 			p := newPool(t, tt.prefix)
-			if got := p.Gateway().String(); got != tt.gateway {
+			if got := pool.FirstUsable(netip.MustParsePrefix(tt.prefix)).String(); got != tt.gateway {
 				t.Errorf("gateway is %s, want %s", got, tt.gateway)
 			}
-			if p.Size() != tt.size {
-				t.Errorf("size is %d, want %d", p.Size(), tt.size)
+			if n := p.Counts(0); n != (pool.Counts{Total: tt.size, Free: tt.size}) {
+				t.Errorf("it has %+v, want %d", n, tt.size)
 			}
 			seen, last := giveAll(t, p, netip.MustParseAddr(tt.first))
 			if seen != tt.size || last.String() != tt.last {
 				t.Errorf("gave %d addresses up to %v, want %d up to %s", seen, last, tt.size, tt.last)
 			}
-			if uint64(p.Len()) != tt.size {
-				t.Errorf("holds %d, want %d", p.Len(), tt.size)
+			if n := p.Counts(0); n != (pool.Counts{Total: tt.size, Held: tt.size}) {
+				t.Errorf("it has %+v, want %d held", n, tt.size)
 			}
 		})
+	}
+}
+
+func TestWithoutAGatewayItsAddressIsGivenToo(t *testing.T) {
+	for _, tt := range []struct {
+		prefix, first, last string
+		size                uint64
+	}{
+		{"10.0.0.0/31", "10.0.0.0", "10.0.0.1", 2},
+		{"10.0.0.0/30", "10.0.0.1", "10.0.0.2", 2},
+		{"10.0.0.0/24", "10.0.0.1", "10.0.0.254", 254},
+		{"255.255.255.0/24", "255.255.255.1", "255.255.255.254", 254},
+		{"fd00::/127", "fd00::", "fd00::1", 2},
+		{"fd00::/126", "fd00::1", "fd00::3", 3},
+		{"fd00::/120", "fd00::1", "fd00::ff", 255},
+	} {
+		p, err := pool.New(pool.Config{Prefixes: []netip.Prefix{netip.MustParsePrefix(tt.prefix)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen, last := giveAll(t, p, netip.MustParseAddr(tt.first))
+		if n := p.Counts(0); seen != tt.size || last.String() != tt.last || n != (pool.Counts{Total: tt.size, Held: tt.size}) {
+			t.Errorf("%s gives %d addresses up to %v, and has %+v, want %d up to %s", tt.prefix, seen, last, n, tt.size, tt.last)
+		}
+	}
+}
+
+func TestTheLargestPrefixIsCountedToItsLastAddress(t *testing.T) {
+	const most = math.MaxUint64
+	for _, tt := range []struct {
+		config      pool.Config
+		total, free uint64
+	}{
+		{pool.Config{Prefixes: prefixesOf("fd00::/64")}, most, most},
+		{pool.Config{Prefixes: prefixesOf("fd00::/64", "fc00::/64")}, most, most},
+		{pool.Config{Prefixes: prefixesOf("fd00::/64"), Ranges: rangesOf("fd00::1-fd00::ffff:ffff:ffff:ffff"), Static: rangesOf("fd00::5-fd00::6")}, most, most - 2},
+		{pool.Config{Prefixes: prefixesOf("fd00::/64"), Reserved: rangesOf("fd00::-fd00::ffff:ffff:ffff:fffe")}, most, 1},
+	} {
+		p, err := pool.New(tt.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := p.Counts(0); n.Total != tt.total || n.Free != tt.free {
+			t.Errorf("%+v has %+v, want %d and %d free", tt.config, n, tt.total, tt.free)
+		}
+	}
+}
+
+func TestNothingLeftToLeaseIsRefused(t *testing.T) {
+	for _, c := range []pool.Config{
+		{},
+		{Prefixes: prefixesOf("10.0.0.0/30"), Reserved: rangesOf("10.0.0.0-10.0.0.3")},
+		{Prefixes: prefixesOf("10.0.0.0/31"), Gateways: addrsOf("10.0.0.0"), Reserved: rangesOf("10.0.0.1")},
+		{Prefixes: prefixesOf("10.0.0.0/30"), Ranges: rangesOf("10.0.0.1"), Gateways: addrsOf("10.0.0.1")},
+		{Prefixes: prefixesOf("10.0.0.0/24", "10.0.0.0/25")},
+		{Prefixes: prefixesOf("10.0.0.0/24", "fd00::/64")},
+		{Prefixes: prefixesOf("10.0.0.0/24"), Gateways: addrsOf("10.0.0.1", "10.0.0.2")},
+	} {
+		if _, err := pool.New(c); !errors.Is(err, pool.ErrMalformed) {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }
 
@@ -168,8 +235,8 @@ func TestTheLargestPrefixesAreServedToTheirLastAddress(t *testing.T) {
 	for _, tt := range tables {
 		t.Run(tt.prefix, func(t *testing.T) {
 			p := newPool(t, tt.prefix)
-			if p.Size() != tt.size {
-				t.Errorf("size is %d, want %d", p.Size(), tt.size)
+			if n := p.Counts(0); n.Total != tt.size || n.Free != tt.size {
+				t.Errorf("it has %+v, want %d", n, tt.size)
 			}
 			p.SkipTo(tt.skip)
 			expectOrder(t, p, tt.want...)
@@ -215,14 +282,18 @@ func TestTakeSaysWhyAnAddressCannotBeHeld(t *testing.T) {
 			if err := p.Take(addr); !errors.Is(err, tt.want) {
 				t.Fatalf("Take says %v, want %v", err, tt.want)
 			}
-			if got, want := p.Held(addr), tt.want == nil || tt.want == pool.ErrHeld; got != want {
-				t.Errorf("Held is %v, want %v", got, want)
+			want := tt.want
+			if want == nil {
+				want = pool.ErrHeld
 			}
-			if got, want := p.Release(addr), tt.want == nil || tt.want == pool.ErrHeld; got != want {
+			if got := p.Check(addr); !errors.Is(got, want) {
+				t.Errorf("Check says %v, want %v", got, want)
+			}
+			if got, want := p.Release(addr, 0), tt.want == nil || tt.want == pool.ErrHeld; got != want {
 				t.Errorf("Release is %v, want %v", got, want)
 			}
-			if p.Len() != 0 {
-				t.Errorf("holds %d after the release", p.Len())
+			if n := p.Counts(0); n.Held != 0 {
+				t.Errorf("holds %d after the release", n.Held)
 			}
 		})
 	}
@@ -239,7 +310,7 @@ func TestNeverUsedComesFirstThenTheOneFreedLongestAgo(t *testing.T) {
 	release(t, p, "10.0.0.3", "10.0.0.6", "10.0.0.2", "10.0.0.5")
 	take(t, p, "10.0.0.6")
 	expectOrder(t, p, "10.0.0.3", "10.0.0.2", "10.0.0.5", "none")
-	if p.Release(netip.MustParseAddr("10.0.0.3")) != true || p.Release(netip.MustParseAddr("10.0.0.3")) != false {
+	if p.Release(netip.MustParseAddr("10.0.0.3"), 0) != true || p.Release(netip.MustParseAddr("10.0.0.3"), 0) != false {
 		t.Error("a second release of an address did something")
 	}
 }
@@ -268,7 +339,7 @@ func TestBeyondItsBoundTheFreedOrderIsReusedBeforeANeverUsedAddress(t *testing.T
 
 func TestMemoryFollowsTheLeasesAndNotTheHistory(t *testing.T) {
 	const bound = 16
-	p, err := pool.NewBounded(netip.MustParsePrefix("fd00::/64"), bound)
+	p, err := pool.NewBounded(whole("fd00::/64"), bound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +348,7 @@ func TestMemoryFollowsTheLeasesAndNotTheHistory(t *testing.T) {
 		addr = addr.Next()
 		take(t, p, addr.String())
 		release(t, p, addr.String())
-		if a, ok := p.Allocate(); !ok || !p.Release(a) {
+		if a, ok := p.Allocate(); !ok || !p.Release(a, 0) {
 			t.Fatalf("%v, %v could not be released", a, ok)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// ErrMalformed is wrapped by each reason for which New refuses a prefix.
-var ErrMalformed = errors.New("malformed prefix")
+// ErrMalformed is wrapped by each reason for which New refuses a Config.
+var ErrMalformed = errors.New("malformed")
 
 var (
 	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")          // RFC 1122, 3.2.1.3
@@ -20,10 +20,10 @@ var (
 	lastLink4   = netip.MustParsePrefix("255.255.255.254/31") // the one prefix that would give out broadcast4
 )
 
-// checkPrefix returns why no addresses can be given out of prefix, or nil.
-func checkPrefix(prefix netip.Prefix) error {
+// CheckPrefix returns why no addresses can be given out of prefix, or nil. The error wraps ErrMalformed and names the prefix.
+func CheckPrefix(prefix netip.Prefix) error {
 	if !prefix.IsValid() {
-		return fmt.Errorf("%w: it is empty, or longer than its address", ErrMalformed)
+		return fmt.Errorf("%w prefix: it is empty, or longer than its address", ErrMalformed)
 	}
 	reason := formReason(prefix)
 	if reason == "" {
@@ -32,7 +32,7 @@ func checkPrefix(prefix netip.Prefix) error {
 	if reason == "" {
 		return nil
 	}
-	return fmt.Errorf("%w %v: %s", ErrMalformed, prefix, reason)
+	return fmt.Errorf("%w prefix %v: %s", ErrMalformed, prefix, reason)
 }
 
 // formReason says what is wrong with how a prefix is written, or how long it is.
@@ -68,23 +68,29 @@ func reservedReason(prefix netip.Prefix) string {
 	return ""
 }
 
-// bounds returns the offsets of the gateway and of the last usable address of a prefix.
+// usable returns the offsets of the first and the last address of a prefix that a host may have. In IPv6 the last is at most that of the first 2^64 addresses.
 //
 // Offset 0 is the network's own address, and in IPv6 the anycast address of its routers (RFC 4291, 2.6.1); the last one is
 // the broadcast address, in IPv4 only. A link of two addresses has neither (RFC 3021, RFC 6164).
-func bounds(prefix netip.Prefix) (gateway, last uint64) {
+func usable(prefix netip.Prefix) (low, high uint64) {
 	hostBits := prefix.Addr().BitLen() - prefix.Bits()
-	last = math.MaxUint64
+	high = math.MaxUint64
 	if hostBits < 64 {
-		last = 1<<hostBits - 1
+		high = 1<<hostBits - 1
 	}
 	if hostBits == 1 {
-		return 0, last
+		return 0, high
 	}
 	if prefix.Addr().Is4() {
-		last--
+		high--
 	}
-	return 1, last
+	return 1, high
+}
+
+// FirstUsable returns the first address of prefix that a host may have. The prefix has passed CheckPrefix.
+func FirstUsable(prefix netip.Prefix) netip.Addr {
+	low, _ := usable(prefix)
+	return at(prefix.Addr(), low)
 }
 
 // at returns the address at an offset from the first address of its prefix.

@@ -2,12 +2,9 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -39,40 +36,7 @@ func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (netwo
 	if err != nil {
 		return network.LeaseInfo{}, err
 	}
-	info := l.info()
-	info.Broker = s.conf.Socket
-	return info, nil
-}
-
-// wish makes a wish of a request. The request's descriptor is its from then on, also when it fails.
-func (s *Server) wish(ctx context.Context, r network.AllocateRequest) (*wish, error) {
-	w, err := s.plainWish(ctx, r)
-	if r.Witness == nil {
-		return w, err
-	}
-	if err != nil {
-		r.Witness.Close()
-		return nil, err
-	}
-	w.witness, err = s.witness(w.holder, r.Witness)
-	return w, err
-}
-
-// plainWish makes a wish without a witness.
-func (s *Server) plainWish(ctx context.Context, r network.AllocateRequest) (*wish, error) {
-	g, err := s.segment(r.Network)
-	if err != nil {
-		return nil, err
-	}
-	host, err := network.CanonicalHostname(r.Hostname)
-	if err != nil {
-		return nil, err
-	}
-	h, err := s.holder(services.FromContext(ctx))
-	if err != nil {
-		return nil, err
-	}
-	return &wish{holder: h, segment: g, hostname: host, token: r.Token}, nil
+	return l.reply(s.conf.Socket), nil
 }
 
 // hold records a lease that was taken, after which it is held. If that fails, or nobody waits for it any more, it is over.
@@ -213,92 +177,4 @@ func (s *Server) giveUp(w *waiter) *lease {
 	default:
 		return nil
 	}
-}
-
-// refusalLocked says why a wish is not fulfilled.
-func (s *Server) refusalLocked(w *wish, o *obstacle) error {
-	g := w.segment
-	switch {
-	case o.gone && w.holder.gone:
-		return w.holder.errLocked()
-	case o.gone:
-		return wire.Errorf(wire.NotFound, "the witness has exited")
-	case o.other != nil && o.passing:
-		e := wire.Errorf(wire.Unavailable, "hostname %s on network %s is not free yet: %s", w.hostname, g.Name, o.other.describe())
-		e.Holder = o.other.wireHolder()
-		return e
-	case o.other != nil:
-		e := wire.Errorf(wire.Conflict, "hostname %s on network %s is held by process %d (uid %d) with lease %s",
-			w.hostname, g.Name, o.other.client.PID, o.other.client.UID, o.other.id)
-		e.Holder = o.other.wireHolder()
-		return e
-	case o.doubt:
-		return s.doubtLocked(g)
-	case o.passing:
-		return s.busyLocked(g)
-	}
-	return wire.Errorf(wire.Exhausted, "network %s has no free address: all %d of %v are held", g.Name, g.pool.Size(), g.Prefix)
-}
-
-// maxNamed is how many of those that are in the way are named in an error.
-const maxNamed = 8
-
-// doubtLocked says who keeps everything that is not known from being given out.
-func (s *Server) doubtLocked(g *segment) error {
-	var pids []string
-	for k := range s.doubt.suspects {
-		pids = append(pids, fmt.Sprint(k.id.PID))
-	}
-	who := "they are being looked for"
-	if len(pids) > 0 {
-		slices.Sort(pids)
-		who = "process " + some(pids)
-	}
-	why := ""
-	if s.doubt.reason != nil {
-		why = fmt.Sprintf(" (%v)", s.doubt.reason)
-	}
-	return wire.Errorf(wire.Unavailable, "network %s gives no address out before the processes that could hold one are gone: %s%s", g.Name, who, why)
-}
-
-// busyLocked says which leases are about to be free.
-func (s *Server) busyLocked(g *segment) error {
-	var names []string
-	var first *lease
-	for _, l := range s.leases {
-		if l.segment == g && (l.state == dying || l.state == orphaned) {
-			names = append(names, l.describe())
-			if first == nil || l.id < first.id {
-				first = l
-			}
-		}
-	}
-	slices.Sort(names)
-	e := wire.Errorf(wire.Unavailable, "network %s has no free address yet: %s", g.Name, some(names))
-	if first != nil {
-		e.Holder = first.wireHolder()
-	}
-	return e
-}
-
-// some joins the first few names, and counts the others.
-func some(names []string) string {
-	more := len(names) - maxNamed
-	if more <= 0 {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
-}
-
-// describe names a lease that is dying or orphaned, and the processes that keep it.
-func (l *lease) describe() string {
-	var pids []string
-	for _, k := range l.keepers {
-		pids = append(pids, fmt.Sprint(k.id.PID))
-	}
-	slices.Sort(pids)
-	if len(pids) == 0 {
-		pids = []string{fmt.Sprint(l.client.PID)}
-	}
-	return fmt.Sprintf("lease %s of %v is %s and kept by process %s", l.id, l.addresses[0], shown[l.state], some(pids))
 }

@@ -84,7 +84,7 @@ func TestWhileItIsNotKnownWhatIsFreeNothingIsShownAsFree(t *testing.T) {
 	}
 	s := start(t, config)
 	c := open(t, s.path)
-	infos, err := network.Networks(within(t, 500*time.Millisecond), c)
+	infos, err := network.Networks(within(t, 2*time.Second), c)
 	if err != nil || infos[0].Free != 0 || infos[0].Orphaned != infos[0].Total {
 		t.Errorf("before it has looked: %+v, %v", infos, err)
 	}

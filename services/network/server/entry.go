@@ -7,16 +7,17 @@ import (
 	"hash/crc32"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/services/network"
 )
 
-// recordVersion is the version of the record's format.
+// recordVersion is the version of the record's format. A field that is added, which older programs leave out and do not look at, is no reason for another one.
 const recordVersion = 1
 
-// maxLine is the longest line of a record in bytes, with its end. A hold with all its witnesses has some 2 KiB.
+// maxLine is the longest line of a record in bytes, with its end. A hold with all its witnesses and aliases has some 7 KiB.
 const maxLine = 16 << 10
 
 // The kinds of an entry.
@@ -41,8 +42,10 @@ type entry struct {
 	Lease       string         `json:"lease,omitempty"`
 	Network     string         `json:"network,omitempty"`
 	Hostname    string         `json:"hostname,omitempty"`
+	Aliases     []string       `json:"aliases,omitempty"`
 	Addresses   []netip.Prefix `json:"addresses,omitempty"`
 	MAC         string         `json:"mac,omitempty"`
+	MACGiven    bool           `json:"mac_given,omitempty"`
 	AllocatedAt int64          `json:"allocated_at,omitempty"` // in Unix nanoseconds
 	Session     string         `json:"session,omitempty"`
 	PID         int            `json:"pid,omitempty"`       // the holder, for display
@@ -88,7 +91,7 @@ func decode(line []byte) (entry, error) {
 func (e *entry) check() error {
 	switch e.Kind {
 	case entryHead:
-		if e.Version != recordVersion || e.Boot == "" {
+		if e.Version < recordVersion || e.Boot == "" {
 			return fmt.Errorf("version %d, want %d", e.Version, recordVersion)
 		}
 		return nil
@@ -118,6 +121,9 @@ func (e *entry) checkHold() error {
 	}
 	if host, err := network.CanonicalHostname(e.Hostname); err != nil || host != e.Hostname {
 		return fmt.Errorf("hostname of %d bytes", len(e.Hostname))
+	}
+	if aliases, err := network.CanonicalAliases(e.Aliases); err != nil || !slices.Equal(aliases, e.Aliases) {
+		return fmt.Errorf("%d aliases, not in their canonical form", len(e.Aliases))
 	}
 	if _, err := net.ParseMAC(e.MAC); err != nil {
 		return err

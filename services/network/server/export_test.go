@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/crc32"
+	"net/netip"
 )
 
 // Waiting returns how many requests wait for an address.
@@ -44,3 +45,10 @@ func ReadLines(text []byte, boot string) ([]Entry, error) {
 	}
 	return r.holds, r.damage
 }
+
+// A Memory is that of a network.
+type Memory = memory
+
+// Remember and Recall are those of a memory.
+func (m *memory) Remember(hostname string, addresses []netip.Addr) { m.remember(hostname, addresses) }
+func (m *memory) Recall(hostname string) []netip.Addr              { return m.recall(hostname) }

@@ -1,9 +1,6 @@
 package server
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -28,9 +25,13 @@ type lease struct {
 	token     string // by which its caller may withdraw it; it may be empty
 	segment   *segment
 	hostname  string // empty: none
+	aliases   []string
 	addresses []netip.Prefix
 	mac       string
+	macGiven  bool // it was asked for
 	at        time.Time
+
+	before, after *lease // in its segment's order
 
 	state   state
 	holder  *holder // nil unless it is taken or held
@@ -56,76 +57,18 @@ const (
 // shown is what a state is called in lists. A lease that is taken is not in them.
 var shown = map[state]string{held: network.StateHeld, dying: network.StateDying, orphaned: network.StateOrphaned}
 
-// A wish is what somebody wants to lease.
-type wish struct {
-	holder   *holder
-	segment  *segment
-	hostname string
-	token    string
-	witness  *keeper // nil: none
-}
-
-// An obstacle is why a wish cannot be fulfilled now.
-type obstacle struct {
-	gone    bool   // the session is over, or the witness is
-	doubt   bool   // it is not known which addresses are free
-	other   *lease // this one has the hostname; nil: no address is free
-	passing bool   // waiting may help: what is in the way is not held by the living
-}
-
-// takeLocked fulfils a wish in one step, or says what is in the way.
-func (s *Server) takeLocked(w *wish) (*lease, *obstacle) {
-	g := w.segment
-	if w.holder.gone || w.witness != nil && w.witness.gone {
-		return nil, &obstacle{gone: true}
-	}
-	if other := g.hostnames[w.hostname]; other != nil {
-		return nil, &obstacle{other: other, passing: other.state == dying || other.state == orphaned}
-	}
-	if s.doubt != nil {
-		return nil, &obstacle{doubt: true, passing: true}
-	}
-	addr, ok := g.pool.Allocate()
-	if !ok {
-		return nil, &obstacle{passing: g.dying+g.orphaned > 0}
-	}
-	l := &lease{
-		id: s.newIDLocked(), token: w.token, segment: g, hostname: w.hostname, addresses: []netip.Prefix{netip.PrefixFrom(addr, g.Prefix.Bits())},
-		mac: g.newMAC(), at: time.Now(), holder: w.holder, from: w.holder, session: w.holder.session.ID(), client: w.holder.client, former: w.holder.id,
-	}
-	s.enterLocked(l)
-	w.holder.leases = append(w.holder.leases, l)
-	if w.witness != nil {
-		l.keep(w.witness)
-	}
-	return l, nil
-}
-
 // enterLocked enters a lease whose addresses are held into the table.
 func (s *Server) enterLocked(l *lease) {
 	s.leases[l.id] = l
-	l.segment.macs[l.mac] = l
-	if l.hostname != "" {
-		l.segment.hostnames[l.hostname] = l
-	}
-	l.segment.count(l.state, len(l.addresses))
-}
-
-// count counts addresses that come to a state.
-func (g *segment) count(st state, n int) {
-	switch st {
-	case dying:
-		g.dying += n
-	case orphaned:
-		g.orphaned += n
-	}
+	s.byUID[l.client.UID]++
+	l.segment.enter(l)
 }
 
 // moveLocked gives a lease another state.
 func (s *Server) moveLocked(l *lease, to state) {
-	l.segment.count(l.state, -len(l.addresses))
-	l.segment.count(to, len(l.addresses))
+	l.segment.tally(l, -1)
 	l.state = to
+	l.segment.tally(l, 1)
 }
 
 // leaveLocked takes a lease from its session, which is over or gives it back.
@@ -165,15 +108,15 @@ func (s *Server) endLocked(l *lease) {
 		return
 	}
 	l.disown()
-	s.moveLocked(l, over)
-	delete(s.leases, l.id)
 	g := l.segment
-	delete(g.macs, l.mac)
-	if l.hostname != "" {
-		delete(g.hostnames, l.hostname)
+	g.leave(l, s.now())
+	if l.state != taken && l.hostname != "" && !g.Forgets {
+		g.memory.remember(l.hostname, l.plain())
 	}
-	for _, a := range l.addresses {
-		g.pool.Release(a.Addr())
+	l.state = over
+	delete(s.leases, l.id)
+	if s.byUID[l.client.UID]--; s.byUID[l.client.UID] == 0 {
+		delete(s.byUID, l.client.UID)
 	}
 	for _, k := range l.keepers {
 		s.dropLocked(k, l)
@@ -183,46 +126,51 @@ func (s *Server) endLocked(l *lease) {
 	s.serveLocked(g)
 }
 
-// newIDLocked returns the id of a new lease.
-func (s *Server) newIDLocked() string {
-	for {
-		var b [8]byte
-		rand.Read(b[:])
-		if id := hex.EncodeToString(b[:]); s.leases[id] == nil {
-			return id
-		}
+// names returns the hostname, if there is one, and the aliases.
+func (l *lease) names() []string {
+	if l.hostname == "" {
+		return l.aliases
 	}
+	return append([]string{l.hostname}, l.aliases...)
 }
 
-// newMAC makes a hardware address that nobody in the segment has: locally administered and unicast, by the two lowest bits of its first octet
-// (IEEE 802, 8.2).
-func (g *segment) newMAC() string {
-	for {
-		mac := make(net.HardwareAddr, 6)
-		rand.Read(mac)
-		mac[0] = mac[0]&^0x01 | 0x02
-		if text := mac.String(); g.macs[text] == nil {
-			return text
-		}
+// plain returns the addresses without the lengths of their prefixes.
+func (l *lease) plain() []netip.Addr {
+	list := make([]netip.Addr, len(l.addresses))
+	for i, a := range l.addresses {
+		list[i] = a.Addr()
 	}
+	return list
+}
+
+// gateways returns those of the prefixes that the addresses are of.
+func (l *lease) gateways() []netip.Addr {
+	return slices.DeleteFunc(l.segment.gateways(), func(gateway netip.Addr) bool {
+		prefix, _ := l.segment.prefixOf(gateway)
+		return !slices.ContainsFunc(l.addresses, func(a netip.Prefix) bool { return prefix.Contains(a.Addr()) })
+	})
 }
 
 // info describes the lease.
 func (l *lease) info() network.LeaseInfo {
-	info := network.LeaseInfo{
-		ID: l.id, Network: l.segment.Name, Hostname: l.hostname, Gateways: l.segment.gateways(), MAC: l.mac, MTU: l.segment.MTU,
-		State: shown[l.state], AllocatedAt: wire.At(l.at), Session: l.session, Holder: l.client,
+	return network.LeaseInfo{
+		ID: l.id, Network: l.segment.Name, Hostname: l.hostname, Aliases: l.aliases, Addresses: texts(l.addresses), Gateways: texts(l.gateways()),
+		MAC: l.mac, MACGiven: l.macGiven, MTU: l.segment.MTU, State: shown[l.state], AllocatedAt: wire.At(l.at), Session: l.session, Holder: l.client,
 	}
-	for _, a := range l.addresses {
-		info.Addresses = append(info.Addresses, a.String())
-	}
+}
+
+// reply describes the lease to who has allocated it: with all that a host of its network is told, and the path of the broker's socket.
+func (l *lease) reply(socket string) network.LeaseInfo {
+	info, g := l.info(), l.segment
+	info.DNS, info.Search, info.Routes, info.Broker = texts(g.DNS), g.Search, g.routes(), socket
 	return info
 }
 
 // entry returns the lease as the record has it.
 func (l *lease) entry() entry {
 	e := entry{
-		Kind: entryHold, Lease: l.id, Network: l.segment.Name, Hostname: l.hostname, Addresses: slices.Clone(l.addresses), MAC: l.mac,
+		Kind: entryHold, Lease: l.id, Network: l.segment.Name, Hostname: l.hostname, Aliases: l.aliases, Addresses: slices.Clone(l.addresses),
+		MAC: l.mac, MACGiven: l.macGiven,
 		AllocatedAt: l.at.UnixNano(), Session: l.session, PID: l.client.PID, UID: l.client.UID, Holder: l.former, Left: l.state == dying,
 	}
 	for _, k := range l.keepers {

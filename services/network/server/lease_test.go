@@ -128,8 +128,11 @@ func TestAConflictNamesTheHolderUntilItIsKilled(t *testing.T) {
 		t.Fatalf("the second one gets %+v, want a conflict with process %d and lease %s", e, first.pid(), a.Lease)
 	}
 	first.kill()
-	if b := second.allocate(order{Hostname: "web"}); b.Address == a.Address {
+	if b := second.allocate(order{}); b.Address == a.Address {
 		t.Errorf("a freed address is used again while others were never used: %v", b.Address)
+	}
+	if b := second.allocate(order{Hostname: "web"}); b.Address != a.Address {
+		t.Errorf("the hostname comes back and gets %v, want %v, which it had", b.Address, a.Address)
 	}
 }
 
@@ -258,14 +261,18 @@ func TestOfManyWaitersOneIsServedAndTheOthersAreTold(t *testing.T) {
 
 func TestParallelClientsNeverShareAnything(t *testing.T) {
 	leavesNothing(t)
-	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/27")})
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/26")})
 	var mu sync.Mutex
 	held := map[string]string{}
 	var clients sync.WaitGroup
-	for i := range 16 {
+	rounds := 100
+	if *long {
+		rounds = 1000
+	}
+	for i := range 32 {
 		c := open(t, s.path)
 		clients.Go(func() {
-			for range 200 {
+			for range rounds {
 				l, err := network.Allocate(t.Context(), c, network.Request{Hostname: fmt.Sprint("host", i)})
 				if err != nil {
 					t.Error(err)
@@ -328,9 +335,9 @@ func TestAFailedAllocateHoldsNothing(t *testing.T) {
 
 func TestALongListComesWhole(t *testing.T) {
 	leavesNothing(t)
-	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/16")})
-	c := open(t, s.path)
 	const count = network.MaxPage + 5
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/16"), Limits: server.Limits{Session: count}})
+	c := open(t, s.path)
 	var allocating sync.WaitGroup
 	for i := range 5 {
 		allocating.Go(func() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,6 +35,8 @@ import (
 // role names, in the environment, what this test binary does as a child.
 const role = "FAIRLEAD_TEST_ROLE"
 
+var long = flag.Bool("long", false, "run the tests with their full counts")
+
 // patience is how long an event may take.
 const patience = 20 * time.Second
 
@@ -48,6 +51,14 @@ func TestMain(m *testing.M) {
 		io.Copy(io.Discard, os.NewFile(3, "lifeline"))
 	case "service":
 		serviceMain(os.Args[1], os.Args[2], os.Args[3])
+	case "trapped":
+		if err := layTrap(); err != nil {
+			fmt.Println("no trap:", err)
+			return
+		}
+		serviceMain(os.Args[1], os.Args[2], os.Args[3])
+	case "mounted":
+		mountedMain(os.Args[1], os.Args[2], os.Args[3])
 	case "starved":
 		starvedMain(os.Args[1], os.Args[2], os.Args[3])
 	}
@@ -253,8 +264,9 @@ func starvedMain(path, stateDir, suspect string) {
 
 // An order is what a holder is told to do.
 type order struct {
-	Do       string // allocate, linger, hand
+	Do       string // allocate, linger, hand, list, lookup, release, witness
 	Hostname string
+	Lease    string
 	Witness  int // the number of a process, as the holder knows it; 0: none
 	Within   time.Duration
 }
@@ -264,6 +276,7 @@ type answer struct {
 	PID     int
 	Lease   string
 	Address netip.Prefix
+	Leases  []string // ids
 	Error   *wire.Error
 }
 
@@ -308,8 +321,33 @@ func obey(o order, s *session.Session, conn *net.UnixConn) (a answer) {
 		if err == nil {
 			a.PID = linger(file)
 		}
+	default:
+		a.Leases, a.Error = askFor(o, s)
 	}
 	return a
+}
+
+// askFor asks for leases that may be another's.
+func askFor(o order, s *session.Session) (ids []string, _ *wire.Error) {
+	ctx, cancel := context.WithTimeout(context.Background(), o.Within)
+	defer cancel()
+	var leases []network.LeaseInfo
+	var err error
+	switch o.Do {
+	case "list":
+		leases, err = network.List(ctx, s, network.ListRequest{})
+	case "lookup":
+		leases = make([]network.LeaseInfo, 1)
+		leases[0], err = network.Lookup(ctx, s, "", o.Hostname)
+	case "release":
+		err = s.Call(ctx, network.MethodRelease, network.LeaseRef{Lease: o.Lease}, nil)
+	case "witness":
+		err = s.Call(ctx, network.MethodWitness, network.WitnessRequest{Lease: o.Lease, Witness: witnessOf(o.Witness)}, nil)
+	}
+	for _, l := range leases {
+		ids = append(ids, l.ID)
+	}
+	return ids, wire.AsError(err)
 }
 
 // witnessOf returns a pidfd of a process; nil for 0.
@@ -361,6 +399,16 @@ func run(t *testing.T, as string, args ...string) *child {
 // runIn is run with attributes.
 func runIn(t *testing.T, attr *syscall.SysProcAttr, as string, args ...string) *child {
 	t.Helper()
+	c := launch(t, attr, as, args...)
+	if line, err := c.stdout.ReadString('\n'); !strings.HasPrefix(line, "ready") || strings.Contains(line, "error") {
+		t.Fatalf("a %s says %q, %v", as, line, err)
+	}
+	return c
+}
+
+// launch is runIn for one who waits for the child himself.
+func launch(t *testing.T, attr *syscall.SysProcAttr, as string, args ...string) *child {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.SysProcAttr = attr
 	cmd.Env = append(os.Environ(), role+"="+as)
@@ -378,9 +426,6 @@ func runIn(t *testing.T, attr *syscall.SysProcAttr, as string, args ...string) *
 	}
 	c := &child{t: t, cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout), lifes: lifes}
 	t.Cleanup(c.end)
-	if line, err := c.stdout.ReadString('\n'); !strings.HasPrefix(line, "ready") || strings.Contains(line, "error") {
-		t.Fatalf("a %s says %q, %v", as, line, err)
-	}
 	return c
 }
 

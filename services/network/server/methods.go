@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,6 +30,9 @@ func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 func (s *Server) ownLocked(ctx context.Context, id string) (*holder, *lease, error) {
 	h := s.holders[services.FromContext(ctx)]
 	l := s.leases[id]
+	if l != nil && l.state != taken && !s.sees(ctx, l) {
+		return nil, nil, s.notPermitted("lease " + id)
+	}
 	if h == nil || l == nil || l.holder != h || l.state != held {
 		return nil, nil, wire.Errorf(wire.NotFound, "this session holds no lease %s", id)
 	}
@@ -105,19 +109,19 @@ func (s *Server) attach(ctx context.Context, id string, k *keeper) (l *lease, ad
 	return l, added, err
 }
 
-// list serves network.MethodLeases.
-func (s *Server) list(_ context.Context, r network.ListRequest) (network.LeasePage, error) {
-	if r.Network != "" {
-		if _, err := s.segment(r.Network); err != nil {
-			return network.LeasePage{}, err
-		}
-	}
+// list serves network.MethodLeases: the caller gets those that it may see.
+func (s *Server) list(ctx context.Context, r network.ListRequest) (network.LeasePage, error) {
 	s.watch.Ask() // what is shown is what the kernel says now; it fails only where the Server is closed
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.Network != "" {
+		if _, err := s.segmentLocked(r.Network); err != nil {
+			return network.LeasePage{}, err
+		}
+	}
 	var ids []string
 	for id, l := range s.leases {
-		if id > r.After && l.state != taken && (r.Network == "" || r.Network == l.segment.Name) {
+		if id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name) {
 			ids = append(ids, id)
 		}
 	}
@@ -127,18 +131,32 @@ func (s *Server) list(_ context.Context, r network.ListRequest) (network.LeasePa
 		ids = ids[:network.MaxPage]
 		page.Next = ids[len(ids)-1]
 	}
-	for _, id := range ids {
-		page.Leases = append(page.Leases, s.leases[id].info())
+	size := 0
+	for i, id := range ids {
+		info := s.leases[id].info()
+		if size += sizeOf(info); size > maxPageSize && i > 0 {
+			page.Next = ids[i-1]
+			break
+		}
+		page.Leases = append(page.Leases, info)
 	}
 	return page, nil
 }
 
-// lookup serves network.MethodLookup.
-func (s *Server) lookup(_ context.Context, r network.LookupRequest) (network.LeaseInfo, error) {
-	g, err := s.segment(r.Network)
-	if err != nil {
-		return network.LeaseInfo{}, err
+// maxPageSize is about how large a page may become, in bytes: below wire.MaxLarge.
+const maxPageSize = 3 << 20
+
+// sizeOf returns about how many bytes a lease has in a page, rather too many than too few.
+func sizeOf(l network.LeaseInfo) int {
+	n := 768 + len(l.Hostname) // what else there is has a bound that is below
+	for _, a := range l.Aliases {
+		n += len(a) + 8
 	}
+	return n
+}
+
+// lookup serves network.MethodLookup.
+func (s *Server) lookup(ctx context.Context, r network.LookupRequest) (network.LeaseInfo, error) {
 	host, err := network.CanonicalHostname(r.Hostname)
 	if err != nil {
 		return network.LeaseInfo{}, err
@@ -146,10 +164,18 @@ func (s *Server) lookup(_ context.Context, r network.LookupRequest) (network.Lea
 	s.watch.Ask()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := g.hostnames[host]; l != nil && l.state != taken {
-		return l.info(), nil
+	g, err := s.segmentLocked(r.Network)
+	if err != nil {
+		return network.LeaseInfo{}, err
 	}
-	return network.LeaseInfo{}, wire.Errorf(wire.NotFound, "nobody on network %s has the hostname %s", g.Name, host)
+	l := g.names[host]
+	switch {
+	case l == nil || l.state == taken:
+		return network.LeaseInfo{}, wire.Errorf(wire.NotFound, "nobody on network %s has the hostname %s", g.Name, host)
+	case !s.sees(ctx, l):
+		return network.LeaseInfo{}, s.notPermitted(fmt.Sprintf("hostname %s on network %s", host, g.Name))
+	}
+	return l.info(), nil
 }
 
 // networks serves network.MethodNetworks.
@@ -160,7 +186,7 @@ func (s *Server) networks(ctx context.Context, _ struct{}) (network.NetworkList,
 	defer s.mu.Unlock()
 	list := network.NetworkList{Networks: []network.NetworkInfo{}}
 	for _, name := range slices.Sorted(maps.Keys(s.segments)) {
-		list.Networks = append(list.Networks, s.segments[name].info(s.doubt != nil))
+		list.Networks = append(list.Networks, s.infoLocked(s.segments[name]))
 	}
 	return list, nil
 }

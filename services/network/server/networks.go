@@ -1,9 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/network/pool"
@@ -11,59 +15,297 @@ import (
 )
 
 const (
-	defaultMTU = 1500  // bytes: that of Ethernet
-	minMTU     = 68    // bytes: RFC 791, 3.2
-	maxMTU     = 65535 // bytes: the longest IPv4 packet
+	defaultMTU       = 1500  // bytes: that of Ethernet
+	minMTU           = 68    // bytes: RFC 791, 3.2
+	minMTU6          = 1280  // bytes: RFC 8200, 5
+	maxMTU           = 65535 // bytes: the longest IPv4 packet
+	maxQuarantine    = 24 * time.Hour
+	maxMACPrefix     = 3 // octets: what is left is enough for 16 million leases
+	maxRanges        = 1024
+	defaultMaxLeases = 65536
+	mostLeases       = 4 << 20 // a quarter of the MACs that one prefix leaves
 )
 
-// A Network is a range of addresses to lease.
+// A Network is addresses to lease, and what their hosts are told.
 type Network struct {
 	// Name is how requests name it; see network.CheckNetwork.
 	Name string
-	// Prefix is its IPv4 prefix. The gateway is the first usable address of it.
-	Prefix netip.Prefix
-	// MTU is that of its links, 68 to 65,535 bytes; zero: 1500.
+	// Prefixes are its IPv4 and IPv6 prefixes: 1 to network.MaxAddresses, in the order in which they are given from. A lease has one address of each family.
+	Prefixes []netip.Prefix
+	// Gateways are kept out, and told to those who get an address of the same prefix: at most one in each. Empty: the first usable address of each prefix,
+	// or with NoGateway none at all.
+	Gateways  []netip.Addr
+	NoGateway bool
+	// Ranges are what is given of a prefix, Static what only those get who ask for it, Reserved what nobody gets: see pool.Config. At most 1,024 of each.
+	Ranges, Static, Reserved []pool.Range
+	// MTU is that of its links, 68 to 65,535 bytes, and with IPv6 at least 1,280; zero: 1500.
 	MTU int
+	// MACPrefix is what the MACs that are made begin with: 1 to 3 octets, locally administered and unicast. Empty: any such.
+	MACPrefix net.HardwareAddr
+	// DNS are servers, at most network.MaxAddresses, and Search domains, at most network.MaxSearch.
+	DNS    []netip.Addr
+	Search []string
+	// Routes lead by addresses of its prefixes; at most network.MaxRoutes.
+	Routes []network.Route
+	// Quarantine is how long an address that was given back is not given out while there are others; at most 24 h.
+	Quarantine time.Duration
+	// Forgets: a hostname that comes back gets any address. Otherwise it gets the one that it last had, if that is free.
+	Forgets bool
+	// MaxLeases is how many leases there may be; at most 4,194,304; zero: 65,536.
+	MaxLeases int
 }
 
 // String returns the network as ParseNetwork takes it.
-func (n Network) String() string { return n.Name + "=" + n.Prefix.String() }
+func (n Network) String() string {
+	texts := make([]string, len(n.Prefixes))
+	for i, p := range n.Prefixes {
+		texts[i] = p.String()
+	}
+	return n.Name + "=" + strings.Join(texts, ",")
+}
 
-// ParseNetwork takes a network in the form NAME=PREFIX, as default=10.88.0.0/24. The error is for people, and names the text.
+// ParseNetwork takes a network in the form NAME=PREFIX[,PREFIX...], as default=10.88.0.0/24. The error is for people, and names the text.
 func ParseNetwork(text string) (Network, error) {
-	name, prefix, found := strings.Cut(text, "=")
+	name, prefixes, found := strings.Cut(text, "=")
 	if !found {
 		return Network{}, wire.Errorf(wire.Malformed, "network %q: want NAME=PREFIX, as %s=10.88.0.0/24", wire.Printable(text, 128), network.DefaultNetwork)
 	}
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil {
-		return Network{}, wire.Errorf(wire.Malformed, "network %q: %q is no prefix: want an address and a length, as 10.88.0.0/24",
-			wire.Printable(text, 128), wire.Printable(prefix, 64))
+	n := Network{Name: name}
+	for prefix := range strings.SplitSeq(prefixes, ",") {
+		p, err := netip.ParsePrefix(prefix)
+		if err != nil {
+			return Network{}, wire.Errorf(wire.Malformed, "network %q: %q is no prefix: want an address and a length, as 10.88.0.0/24",
+				wire.Printable(text, 128), wire.Printable(prefix, 64))
+		}
+		n.Prefixes = append(n.Prefixes, p)
 	}
-	n := Network{Name: name, Prefix: p}
-	if err := n.check(); err != nil {
-		return Network{}, err
+	if list := n.breaches(); len(list) > 0 {
+		return Network{}, list[0].err(n)
 	}
 	return n, nil
 }
 
-// check returns what is wrong with a network by itself.
-func (n Network) check() error {
-	err := network.CheckNetwork(n.Name)
-	if err == nil {
-		_, err = pool.New(n.Prefix)
+// A Breach is a rule that a network breaks.
+type Breach struct {
+	Network int    // which one it is, from 0 on
+	Key     string // what of it, as network.toml calls it, perhaps with an index: "prefixes[1]"
+	Rule    string // for people
+}
+
+func (b Breach) err(n Network) error {
+	return wire.Errorf(wire.Malformed, "network %q: %s", wire.Printable(n.String(), 128), b.Rule)
+}
+
+// CheckNetworks checks that networks can be served together. The error is the first of Breaches.
+func CheckNetworks(networks []Network) error {
+	if len(networks) == 0 || len(networks) > network.MaxNetworks {
+		return wire.Errorf(wire.Malformed, "%d networks: want 1 to %d", len(networks), network.MaxNetworks)
 	}
-	switch {
-	case err != nil:
-	case n.Prefix.Addr().Is6():
-		err = wire.Errorf(wire.Malformed, "its prefix is IPv6: want an IPv4 prefix")
-	case n.MTU != 0 && (n.MTU < minMTU || n.MTU > maxMTU):
-		err = wire.Errorf(wire.Malformed, "its MTU is %d: want %d to %d bytes", n.MTU, minMTU, maxMTU)
-	}
-	if err != nil {
-		return wire.Errorf(wire.Malformed, "network %q: %s", wire.Printable(n.String(), 128), textOf(err))
+	if list := Breaches(networks); len(list) > 0 {
+		return list[0].err(networks[list[0].Network])
 	}
 	return nil
+}
+
+// Breaches returns what is wrong with networks: with each by itself, names that are there twice, and prefixes that overlap those of others.
+func Breaches(networks []Network) []Breach {
+	var all []Breach
+	names := map[string]int{}
+	for i, n := range networks {
+		list := n.breaches()
+		if first, twice := names[n.Name]; twice {
+			list = append(list, Breach{Key: "name", Rule: fmt.Sprintf("network %s is there twice: as %v and as %v", n.Name, networks[first], n)})
+		} else {
+			names[n.Name] = i
+		}
+		for _, b := range list {
+			b.Network = i
+			all = append(all, b)
+		}
+	}
+	return append(all, overlaps(networks)...)
+}
+
+// overlaps returns the prefixes that overlap those of other networks. Two prefixes do so only where one has the other in it.
+func overlaps(networks []Network) []Breach {
+	type place struct {
+		prefix         netip.Prefix
+		network, index int
+	}
+	var places []place
+	for i, n := range networks {
+		for j, p := range n.Prefixes {
+			if p.IsValid() {
+				places = append(places, place{p.Masked(), i, j})
+			}
+		}
+	}
+	slices.SortStableFunc(places, func(a, b place) int {
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	var list []Breach
+	for i, wide := 1, 0; i < len(places); i++ {
+		a, b := places[wide], places[i]
+		if !a.prefix.Overlaps(b.prefix) {
+			wide = i
+			continue
+		}
+		if a.network == b.network { // told by the network itself
+			continue
+		}
+		if a.network > b.network {
+			a, b = b, a
+		}
+		list = append(list, Breach{Network: b.network, Key: fmt.Sprintf("prefixes[%d]", b.index), Rule: fmt.Sprintf(
+			"%v and %v of network %s overlap: an address can be in one network only", b.prefix, a.prefix, wire.Printable(networks[a.network].Name, 64))})
+	}
+	return list
+}
+
+// A rulebook collects the breaches of one network.
+type rulebook []Breach
+
+func (r *rulebook) add(key, format string, args ...any) {
+	*r = append(*r, Breach{Key: key, Rule: fmt.Sprintf(format, args...)})
+}
+
+// addErr adds what an error says, if there is one.
+func (r *rulebook) addErr(key string, i int, err error) {
+	if err != nil {
+		r.add(fmt.Sprintf("%s[%d]", key, i), "%s", textOf(err))
+	}
+}
+
+// breaches returns what is wrong with a network by itself.
+func (n Network) breaches() []Breach {
+	var r rulebook
+	if err := network.CheckNetwork(n.Name); err != nil {
+		r.add("name", "%s", textOf(err))
+	}
+	r.prefixes(n)
+	if len(r) == 0 { // the rest is held against the prefixes
+		r.addresses(n)
+	}
+	if len(r) == 0 {
+		for _, six := range []bool{false, true} {
+			if c := n.family(six); len(c.Prefixes) > 0 {
+				if _, err := pool.New(c); err != nil {
+					r.add("prefixes", "%s", textOf(err))
+				}
+			}
+		}
+	}
+	r.rest(n)
+	return r
+}
+
+func (r *rulebook) prefixes(n Network) {
+	if len(n.Prefixes) == 0 || len(n.Prefixes) > network.MaxAddresses {
+		r.add("prefixes", "%d prefixes: want 1 to %d", len(n.Prefixes), network.MaxAddresses)
+		return
+	}
+	for i, p := range n.Prefixes {
+		err := pool.CheckPrefix(p)
+		r.addErr("prefixes", i, err)
+		for _, other := range n.Prefixes[:i] {
+			if err == nil && p.Overlaps(other) {
+				r.add(fmt.Sprintf("prefixes[%d]", i), "%v overlaps %v of the same network", p, other)
+			}
+		}
+	}
+}
+
+// addresses checks what is in the prefixes.
+func (r *rulebook) addresses(n Network) {
+	if n.NoGateway && len(n.Gateways) > 0 {
+		r.add("gateway", "the network is to have %d gateways, and none", len(n.Gateways))
+	}
+	taken := map[netip.Prefix]netip.Addr{}
+	for i, g := range n.Gateways {
+		err := pool.CheckGateway(g, n.Prefixes)
+		r.addErr("gateway", i, err)
+		if prefix, ok := n.prefixOf(g); ok && err == nil {
+			if other, twice := taken[prefix]; twice {
+				r.add(fmt.Sprintf("gateway[%d]", i), "%v and %v are both gateways of %v: want one", other, g, prefix)
+			}
+			taken[prefix] = g
+		}
+	}
+	for _, list := range []struct {
+		key    string
+		ranges []pool.Range
+	}{{"ranges", n.Ranges}, {"static", n.Static}, {"reserved", n.Reserved}} {
+		if len(list.ranges) > maxRanges {
+			r.add(list.key, "%d ranges: want at most %d", len(list.ranges), maxRanges)
+			continue
+		}
+		for i, one := range list.ranges {
+			r.addErr(list.key, i, pool.CheckRange(one, n.Prefixes, list.key != "reserved"))
+		}
+	}
+	if len(n.Routes) > network.MaxRoutes {
+		r.add("routes", "%d routes: want at most %d", len(n.Routes), network.MaxRoutes)
+	}
+	for i, route := range n.Routes {
+		key := fmt.Sprintf("routes[%d]", i)
+		_, direct := n.prefixOf(route.Via)
+		switch err := pool.CheckAddr(route.Via); {
+		case err != nil:
+			r.add(key+".via", "%s", textOf(err))
+		case !direct:
+			r.add(key+".via", "the route leads by %v, which is in no prefix of the network", route.Via)
+		}
+		switch {
+		case !route.To.IsValid():
+			r.add(key+".to", "the route leads to no prefix")
+		case route.To != route.To.Masked():
+			r.add(key+".to", "the prefix %v has bits set after the first %d; write %v", route.To, route.To.Bits(), route.To.Masked())
+		case direct && route.To.Addr().Is4() != route.Via.Is4():
+			r.add(key+".to", "the route leads to %v by %v, which is of the other address family", route.To, route.Via)
+		}
+	}
+}
+
+// rest checks what has nothing to do with the prefixes.
+func (r *rulebook) rest(n Network) {
+	least := minMTU
+	if slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		least = minMTU6
+	}
+	if n.MTU != 0 && (n.MTU < least || n.MTU > maxMTU) {
+		r.add("mtu", "its MTU is %d: want %d to %d bytes", n.MTU, least, maxMTU)
+	}
+	switch m := n.MACPrefix; {
+	case len(m) == 0:
+	case len(m) > maxMACPrefix:
+		r.add("mac_prefix", "the prefix %v of MACs has %d octets: want 1 to %d", m, len(m), maxMACPrefix)
+	case m[0]&1 != 0:
+		r.add("mac_prefix", "the prefix %v of MACs is one of multicast addresses: the first octet must be even", m)
+	case m[0]&2 == 0:
+		r.add("mac_prefix", "the prefix %v of MACs is one that is assigned to makers: take a locally administered one, as 02:42", m)
+	}
+	if len(n.DNS) > network.MaxAddresses {
+		r.add("dns", "%d servers: want at most %d", len(n.DNS), network.MaxAddresses)
+	}
+	for i, d := range n.DNS {
+		r.addErr("dns", i, pool.CheckAddr(d))
+	}
+	if len(n.Search) > network.MaxSearch {
+		r.add("search", "%d names: want at most %d", len(n.Search), network.MaxSearch)
+	}
+	for i, name := range n.Search {
+		host, err := network.CanonicalHostname(name)
+		if err == nil && host == "" {
+			err = wire.Errorf(wire.Malformed, "the name is empty")
+		}
+		r.addErr("search", i, err)
+	}
+	if n.Quarantine < 0 || n.Quarantine > maxQuarantine {
+		r.add("quarantine", "a quarantine of %v: want 0 s to %v", n.Quarantine, maxQuarantine)
+	}
+	if n.MaxLeases < 0 || n.MaxLeases > mostLeases {
+		r.add("max_leases", "%d leases: want 1 to %d", n.MaxLeases, mostLeases)
+	}
 }
 
 // textOf returns an error's text without its code.
@@ -74,61 +316,45 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// CheckNetworks checks that networks can be served together: each by itself, no name twice, no prefix that overlaps another's.
-func CheckNetworks(networks []Network) error {
-	if len(networks) == 0 || len(networks) > network.MaxNetworks {
-		return wire.Errorf(wire.Malformed, "%d networks: want 1 to %d", len(networks), network.MaxNetworks)
+// prefixOf returns the prefix that addr is in.
+func (n Network) prefixOf(addr netip.Addr) (netip.Prefix, bool) {
+	i := slices.IndexFunc(n.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+	if i < 0 {
+		return netip.Prefix{}, false
 	}
-	for i, n := range networks {
-		if err := n.check(); err != nil {
-			return err
+	return n.Prefixes[i], true
+}
+
+// gateways returns the addresses that are kept out as gateways, in the order of the prefixes. These are right.
+func (n Network) gateways() []netip.Addr {
+	var list []netip.Addr
+	for _, p := range n.Prefixes {
+		switch i := slices.IndexFunc(n.Gateways, p.Contains); {
+		case i >= 0:
+			list = append(list, n.Gateways[i])
+		case len(n.Gateways) == 0 && !n.NoGateway:
+			list = append(list, pool.FirstUsable(p))
 		}
-		for _, other := range networks[:i] {
-			if n.Name == other.Name {
-				return wire.Errorf(wire.Malformed, "network %s is given twice: as %v and as %v", n.Name, other.Prefix, n.Prefix)
-			}
-			if n.Prefix.Overlaps(other.Prefix) {
-				return wire.Errorf(wire.Malformed, "networks %v and %v overlap: an address can be in one network only", other, n)
-			}
-		}
 	}
-	return nil
+	return list
 }
 
-// A segment is one network of a Server, with what is leased of it. The Server's mutex guards it.
-type segment struct {
-	Network
-	pool      *pool.Pool
-	hostnames map[string]*lease
-	macs      map[string]*lease
-	dying     int       // addresses whose lease's session is over and that a witness keeps
-	orphaned  int       // addresses of leases that are orphaned
-	waiters   []*waiter // in the order they came; at most maxWaiters
+// family returns what a pool has of one address family of the network.
+func (n Network) family(six bool) pool.Config {
+	other := func(addr netip.Addr) bool { return addr.Is6() != six }
+	ranges := func(list []pool.Range) []pool.Range {
+		return slices.DeleteFunc(slices.Clone(list), func(r pool.Range) bool { return other(r.First) })
+	}
+	return pool.Config{
+		Prefixes: slices.DeleteFunc(slices.Clone(n.Prefixes), func(p netip.Prefix) bool { return other(p.Addr()) }),
+		Gateways: slices.DeleteFunc(n.gateways(), other),
+		Ranges:   ranges(n.Ranges), Static: ranges(n.Static), Reserved: ranges(n.Reserved),
+	}
 }
 
-func newSegment(n Network) (*segment, error) {
-	p, err := pool.New(n.Prefix)
-	if err != nil {
-		return nil, fmt.Errorf("network %s: %w", n.Name, err)
-	}
-	if n.MTU == 0 {
-		n.MTU = defaultMTU
-	}
-	return &segment{Network: n, pool: p, hostnames: map[string]*lease{}, macs: map[string]*lease{}}, nil
+// withDefaults returns the network with its defaults in place of zero values.
+func (n Network) withDefaults() Network {
+	n.MTU = cmp.Or(n.MTU, defaultMTU)
+	n.MaxLeases = cmp.Or(n.MaxLeases, defaultMaxLeases)
+	return n
 }
-
-// info describes the segment. In doubt nothing is known to be free.
-func (g *segment) info(doubt bool) network.NetworkInfo {
-	total, taken := g.pool.Size(), uint64(g.pool.Len())
-	orphaned := uint64(g.orphaned)
-	info := network.NetworkInfo{
-		Name: g.Name, Prefixes: []string{g.Prefix.String()}, Gateways: g.gateways(), MTU: g.MTU,
-		Total: total, Held: taken - orphaned, Orphaned: orphaned, Free: total - taken,
-	}
-	if doubt {
-		info.Orphaned, info.Free = info.Orphaned+info.Free, 0
-	}
-	return info
-}
-
-func (g *segment) gateways() []string { return []string{g.pool.Gateway().String()} }

@@ -11,7 +11,7 @@ func TestEachMalformedNetworkHasItsOwnSentence(t *testing.T) {
 	said := map[string]string{}
 	for _, text := range []string{
 		"", "default", "default=", "=10.0.0.0/24", "a b=10.0.0.0/24", "default=10.0.0.0", "default=10.0.0.0/33", "default=10.0.0.1/24", "default=10.0.0.1/32",
-		"default=fd00::/64", "default=::ffff:10.0.0.0/120", "default=224.0.0.0/24", "default=0.0.0.0/0",
+		"default=fd00::1/64", "default=::ffff:10.0.0.0/120", "default=224.0.0.0/24", "default=0.0.0.0/0",
 	} {
 		_, err := server.ParseNetwork(text)
 		if err == nil {
@@ -31,8 +31,8 @@ func TestNetworksGoTogether(t *testing.T) {
 		names []string // in the sentence; none: it is right
 	}{
 		{[]string{"a=10.0.0.0/24", "b=10.0.1.0/24", "c=10.1.0.0/31"}, nil},
-		{[]string{"a=10.0.0.0/24", "a=10.0.1.0/24"}, []string{"a is given twice"}},
-		{[]string{"a=10.0.0.0/24", "x=10.9.0.0/24", "b=10.0.0.0/16"}, []string{"a=10.0.0.0/24", "b=10.0.0.0/16", "overlap"}},
+		{[]string{"a=10.0.0.0/24", "a=10.0.1.0/24"}, []string{"a is there twice"}},
+		{[]string{"a=10.0.0.0/24", "x=10.9.0.0/24", "b=10.0.0.0/16"}, []string{"10.0.0.0/24 of network a", "b=10.0.0.0/16", "overlap"}},
 		{nil, []string{"0 networks"}},
 	} {
 		err := server.CheckNetworks(networks(t, test.texts...))

@@ -78,6 +78,7 @@ type reading struct {
 	doubt    bool         // an earlier reading was damaged, and its suspects may live
 	suspects []process.ID // of that
 	damage   error        // why more than this may have been held; nil: nothing is missing
+	version  int          // of a record that only a later program can read; 0: it is none
 }
 
 // readRecord reads the record in a folder. A record that is damaged is no error.
@@ -130,10 +131,22 @@ func readLines(path string, file io.Reader, boot string, note sign) (*reading, e
 		if err == nil && e.Kind == entryHead && e.Boot != boot {
 			return &reading{fresh: true}, nil // nothing of another boot lives
 		}
+		if err == nil && e.Kind == entryHead && e.Version > recordVersion {
+			return later(path, e.Version), nil
+		}
 		r.take(e)
 	}
 	return r.result(path, note, size, whole), nil
 }
+
+// later returns what is known of a record that a later program has written.
+func later(path string, version int) *reading {
+	return &reading{version: version, damage: fmt.Errorf("%s is of version %d, and this program reads up to version %d: it is set aside as %s",
+		path, version, recordVersion, aside(path, version))}
+}
+
+// aside returns where a record of a later version is kept.
+func aside(path string, version int) string { return fmt.Sprintf("%s.version-%d", path, version) }
 
 // A replay follows a record's lines.
 type replay struct {

@@ -401,6 +401,9 @@ func FuzzDecodeLine(f *testing.F) {
 		{Kind: "hold", Lease: "0123456789abcdef", Network: "n", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/24")}, MAC: "02:00:00:00:00:01",
 			Holder: process.ID{PID: 1, Start: 2, Boot: "b"}},
 		{Kind: "hold", Lease: "0123456789abcdef", Network: "n", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/24")}, MAC: "02:00:00:00:00:01", Left: true},
+		{Kind: "hold", Lease: "0123456789abcdef", Network: "n", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
+			Aliases: []string{"www"}, MAC: "02:00:00:00:00:01", MACGiven: true, Left: true},
+		{Kind: "head", Version: 2, Boot: "b", Generation: 1},
 		{Kind: "witness", Lease: "0123456789abcdef", Process: process.ID{PID: 1, Start: 2, Boot: "b"}},
 		{Kind: "free", Lease: "0123456789abcdef"},
 	} {

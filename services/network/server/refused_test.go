@@ -80,9 +80,7 @@ func TestOnlyThePidfdOfALivingDescendantIsAWitness(t *testing.T) {
 	if err := l.AddWitness(within(t, patience), outside); err != nil {
 		t.Errorf("the session is not whole after all that: %v", err)
 	}
-	if n := countDescriptors(t); n != before+1 {
-		t.Errorf("%d descriptors are open, and before %d, without the one witness", n, before)
-	}
+	until(t, fmt.Sprintf("there are no more descriptors than the %d before, and the one witness", before), func() bool { return countDescriptors(t) == before+1 })
 	if leases := list(t, c); len(leases) != 2 {
 		t.Errorf("there is %+v, want those without a witness", leases)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 func (s *Server) restore(read *reading) error {
 	r := restorer{Server: s, keepers: map[process.ID]*keeper{}}
 	defer r.release()
+	slices.SortStableFunc(read.holds, func(a, b entry) int { return cmp.Compare(a.AllocatedAt, b.AllocatedAt) }) // a record that was written anew has no order
 	for _, e := range read.holds {
 		if err := r.restore(e); err != nil {
 			return fmt.Errorf("take over lease %s of an earlier instance: %w", e.Lease, err)
@@ -28,7 +30,11 @@ func (s *Server) restore(read *reading) error {
 	orphans := len(s.leases)
 	s.mu.Unlock()
 	if read.damage != nil {
-		s.log.Warn("the record of leases is damaged: no address is given out until the processes that could hold one are gone", "err", read.damage)
+		what := "is damaged"
+		if read.version > 0 {
+			what = "is of a later version"
+		}
+		s.log.Warn("the record of leases "+what+": no address is given out until the processes that could hold one are gone", "err", read.damage)
 	}
 	if orphans > 0 {
 		s.log.Info(fmt.Sprintf("%d leases of an earlier instance are kept until their former holders and witnesses are gone", orphans))
@@ -138,12 +144,12 @@ func (s *Server) openKeeper(id process.ID) (*keeper, error) {
 // placeLocked takes the addresses of a lease in the network that has them, which should be the one of its name. It returns nil if none has.
 func (s *Server) placeLocked(e entry) *lease {
 	l := &lease{
-		id: e.Lease, mac: e.MAC, at: time.Unix(0, e.AllocatedAt), state: orphaned,
+		id: e.Lease, mac: e.MAC, macGiven: e.MACGiven, at: time.Unix(0, e.AllocatedAt), state: orphaned,
 		session: e.Session, client: network.Holder{PID: e.PID, UID: e.UID}, former: e.Holder,
 	}
 	for _, a := range e.Addresses {
 		g := s.segmentOf(e.Network, a.Addr())
-		if g == nil || l.segment != nil && g != l.segment || g.pool.Take(a.Addr()) != nil {
+		if g == nil || l.segment != nil && g != l.segment || g.familyOf(a.Addr()).pool.Take(a.Addr()) != nil {
 			continue
 		}
 		l.segment = g
@@ -152,19 +158,27 @@ func (s *Server) placeLocked(e entry) *lease {
 	if l.segment == nil {
 		return nil
 	}
-	if l.segment.hostnames[e.Hostname] == nil {
+	free := func(name string) bool { return name != "" && l.segment.names[name] == nil }
+	if free(e.Hostname) {
 		l.hostname = e.Hostname
+	}
+	for _, a := range e.Aliases {
+		if free(a) && a != l.hostname {
+			l.aliases = append(l.aliases, a)
+		}
 	}
 	return l
 }
 
 // segmentOf returns the network that addr is in; nil: none. Networks may have changed since it was leased.
 func (s *Server) segmentOf(name string, addr netip.Addr) *segment {
-	if g := s.segments[name]; g != nil && g.Prefix.Contains(addr) {
-		return g
+	if g := s.segments[name]; g != nil {
+		if _, in := g.prefixOf(addr); in {
+			return g
+		}
 	}
 	for _, g := range s.segments {
-		if g.Prefix.Contains(addr) {
+		if _, in := g.prefixOf(addr); in {
 			return g
 		}
 	}

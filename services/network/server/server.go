@@ -7,9 +7,11 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
@@ -22,6 +24,8 @@ import (
 type Config struct {
 	// Networks are what it leases addresses of; see CheckNetworks.
 	Networks []Network
+	// Limits bound how many leases there may be.
+	Limits Limits
 	// StateDir is the folder of the record, which is made if it is not there. No two Servers may have the same.
 	StateDir string
 	// Socket is the path of the broker's socket. A container knows it as FAIRLEAD_SOCKET: it is by this that the containers of an earlier instance are
@@ -38,15 +42,19 @@ type Config struct {
 type Server struct {
 	conf   Config
 	log    *slog.Logger
+	uid    uint32 // that it runs as
 	watch  *watch.Set
 	record *record
+	began  time.Time
 	stop   context.CancelFunc
 	own    sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
 	segments map[string]*segment
+	limits   Limits
 	leases   map[string]*lease
+	byUID    map[uint32]int // how many leases a user has
 	holders  map[*session.Session]*holder
 	doubt    *doubt // nil: all that is held is known
 	unneeded []unneeded
@@ -65,8 +73,8 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		conf: c, log: c.Logger,
-		segments: map[string]*segment{}, leases: map[string]*lease{}, holders: map[*session.Session]*holder{},
+		conf: c, log: c.Logger, uid: uint32(os.Geteuid()), began: time.Now(), limits: c.Limits.withDefaults(),
+		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -101,6 +109,11 @@ func (s *Server) begin() error {
 		return err
 	}
 	s.record = newRecord(s.conf.StateDir, self.Boot, s.snapshot, s.log)
+	if read.version > 0 {
+		if err := os.Rename(s.record.path(), aside(s.record.path(), read.version)); err != nil {
+			return fmt.Errorf("set the record of leases aside, which is of version %d: %w", read.version, err)
+		}
+	}
 	if err := s.restore(read); err != nil {
 		return err
 	}
@@ -193,8 +206,8 @@ func (s *Server) snapshot() []entry {
 	return entries
 }
 
-// segment returns the network that a request names.
-func (s *Server) segment(name string) (*segment, error) {
+// segmentLocked returns the network that a request names.
+func (s *Server) segmentLocked(name string) (*segment, error) {
 	if name == "" {
 		name = network.DefaultNetwork
 	}

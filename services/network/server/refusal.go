@@ -1,0 +1,138 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const (
+	// maxNamed is how many of those that are in the way are named in an error.
+	maxNamed = 8
+	// maxLongest is how many of the longest holders are named.
+	maxLongest = 3
+)
+
+// refusalLocked says why a wish is not fulfilled.
+func (s *Server) refusalLocked(w *wish, o *obstacle) error {
+	g := w.segment
+	switch {
+	case o.err != nil:
+		return o.err
+	case o.gone && w.holder.gone:
+		return w.holder.errLocked()
+	case o.gone:
+		return wire.Errorf(wire.NotFound, "the witness has exited")
+	case o.other != nil && o.passing:
+		e := wire.Errorf(wire.Unavailable, "%s on network %s is not free yet: %s", o.what, g.Name, o.other.describe())
+		e.Holder = o.other.wireHolder()
+		return e
+	case o.other != nil:
+		e := wire.Errorf(wire.Conflict, "%s on network %s is held by process %d (uid %d) with lease %s",
+			o.what, g.Name, o.other.client.PID, o.other.client.UID, o.other.id)
+		e.Holder = o.other.wireHolder()
+		return e
+	case o.doubt:
+		return s.doubtLocked(g)
+	case o.passing:
+		return s.busyLocked(g)
+	}
+	return s.exhaustedLocked(g, o.family)
+}
+
+// exhaustedLocked says how the addresses of a family are used, and who has held one for longest.
+func (s *Server) exhaustedLocked(g *segment, f *family) error {
+	name := "IPv4"
+	if f.six {
+		name = "IPv6"
+	}
+	c := f.counts(s.cooled(g), false)
+	text := fmt.Sprintf("network %s has no free %s address: of %d, %d are held, %d reserved, %d cooling and %d orphaned",
+		g.Name, name, c.Total, c.Held, c.Reserved, c.Cooling, c.orphaned)
+	longest := g.longest()
+	if len(longest) == 0 {
+		return wire.Errorf(wire.Exhausted, "%s", text)
+	}
+	var names []string
+	for _, l := range longest {
+		host := ""
+		if l.hostname != "" {
+			host = " (" + wire.Cut(l.hostname, 64) + ")"
+		}
+		names = append(names, fmt.Sprintf("process %d%s for %v", l.client.PID, host, time.Since(l.at).Round(time.Second)))
+	}
+	e := wire.Errorf(wire.Exhausted, "%s; held for longest by %s", text, strings.Join(names, ", "))
+	e.Holder = longest[0].wireHolder()
+	return e
+}
+
+// longest returns the leases that were allocated longest ago, at most three.
+func (g *segment) longest() []*lease {
+	var list []*lease
+	for l := g.oldest; l != nil && len(list) < maxLongest; l = l.after {
+		list = append(list, l)
+	}
+	return list
+}
+
+// doubtLocked says who keeps everything that is not known from being given out.
+func (s *Server) doubtLocked(g *segment) error {
+	var pids []string
+	for k := range s.doubt.suspects {
+		pids = append(pids, fmt.Sprint(k.id.PID))
+	}
+	who := "they are being looked for"
+	if len(pids) > 0 {
+		slices.Sort(pids)
+		who = "process " + some(pids)
+	}
+	why := ""
+	if s.doubt.reason != nil {
+		why = fmt.Sprintf(" (%v)", s.doubt.reason)
+	}
+	return wire.Errorf(wire.Unavailable, "network %s gives no address out before the processes that could hold one are gone: %s%s", g.Name, who, why)
+}
+
+// busyLocked says which leases are about to be free.
+func (s *Server) busyLocked(g *segment) error {
+	var names []string
+	var first *lease
+	for l := g.oldest; l != nil; l = l.after {
+		if l.state == dying || l.state == orphaned {
+			names = append(names, l.describe())
+			if first == nil {
+				first = l
+			}
+		}
+	}
+	e := wire.Errorf(wire.Unavailable, "network %s has no free address yet: %s", g.Name, some(names))
+	if first != nil {
+		e.Holder = first.wireHolder()
+	}
+	return e
+}
+
+// some joins the first few names, and counts the others.
+func some(names []string) string {
+	more := len(names) - maxNamed
+	if more <= 0 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
+}
+
+// describe names a lease that is dying or orphaned, and the processes that keep it.
+func (l *lease) describe() string {
+	var pids []string
+	for _, k := range l.keepers {
+		pids = append(pids, fmt.Sprint(k.id.PID))
+	}
+	slices.Sort(pids)
+	if len(pids) == 0 {
+		pids = []string{fmt.Sprint(l.client.PID)}
+	}
+	return fmt.Sprintf("lease %s of %v is %s and kept by process %s", l.id, l.addresses[0], shown[l.state], some(pids))
+}
