@@ -1,5 +1,5 @@
 # Thin aliases; .ci/run is what decides.
-.PHONY: check build test long demo ci
+.PHONY: check build test long demo bench ci
 
 check: build test
 
@@ -15,6 +15,10 @@ long:
 
 demo:
 	go run ./cmd/brokerd demo
+
+# The machine should have nothing else to do.
+bench:
+	go run ./cmd/internal/performance docs/performance.md
 
 ci:
 	bash .ci/run

@@ -24,6 +24,8 @@ const (
 	MethodReset    = "reset"    // ServiceRequest, answered with ServiceDetails: a suspension is lifted, failures are forgotten
 	MethodReload   = "reload"   // nil, answered with Reloaded
 	MethodLogs     = "logs"     // a streaming call: LogsRequest, answered with any number of LogChunk
+	MethodMonitor  = "monitor"  // a streaming call: MonitorRequest, answered with any number of Event
+	MethodShutdown = "shutdown" // ShutdownRequest, answered with Status: the broker stops when the caller's session ends, or after 1 s
 )
 
 // Status says what a broker is and how much it has to do.
@@ -37,7 +39,7 @@ type Status struct {
 	Instances int       `msgpack:"i" json:"instances"` // that are registered
 	Open      int       `msgpack:"o" json:"open"`      // sessions
 	Closed    int64     `msgpack:"c" json:"closed"`    // sessions since the broker started
-	Denied    int64     `msgpack:"d" json:"denied"`    // opens and registrations that the policy refused
+	Denied    int64     `msgpack:"d" json:"denied"`    // opens, registrations and commands that the policy refused
 }
 
 // The states of a service.
@@ -205,9 +207,15 @@ type Session struct {
 
 // A SessionsRequest asks for a list of sessions in the order they were opened.
 type SessionsRequest struct {
-	State    string `msgpack:"s,omitempty"` // "open", which includes opening, "closed" or "all"; empty: open
-	Endpoint string `msgpack:"e,omitempty"` // only of this one
-	After    string `msgpack:"a,omitempty"` // the Next of the reply before
+	State string `msgpack:"s,omitempty"` // "open", which includes opening, "closed" or "all"; empty: open
+	After string `msgpack:"a,omitempty"` // the Next of the reply before
+
+	// What a session must have to be listed; the zero value of each: anything.
+	Endpoint string    `msgpack:"e,omitempty"`
+	PID      int       `msgpack:"p,omitempty"` // of its client or its instance
+	UID      *uint32   `msgpack:"u,omitempty"` // of its client
+	End      wire.Code `msgpack:"x,omitempty"`
+	Title    string    `msgpack:"t,omitempty"` // is in its title
 }
 
 // Validate checks a SessionsRequest that was received.

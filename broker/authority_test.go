@@ -25,6 +25,7 @@ import (
 type wish struct {
 	Open     string // an endpoint; the session is kept
 	Register string // a service, with its one endpoint of that name; it is let go again
+	Besides  string // one more endpoint that is registered
 	Method   string // of the broker's own endpoint
 	Service  string // the request's
 	ID       string // likewise, of a session
@@ -74,7 +75,11 @@ func (w wish) ask(ctx context.Context) (g granted, kept *client.Session, err err
 		}
 		return g, kept, err
 	case w.Register != "":
-		control, err := register(os.Getenv(socket.Variable), wire.Register{Service: w.Register, Endpoints: []string{w.Register}})
+		r := wire.Register{Service: w.Register, Endpoints: []string{w.Register}}
+		if w.Besides != "" {
+			r.Endpoints = append(r.Endpoints, w.Besides)
+		}
+		control, err := register(os.Getenv(socket.Variable), r)
 		if err == nil {
 			lose(control)
 		}

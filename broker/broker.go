@@ -34,6 +34,7 @@ const (
 	maxUnread      = 1024             // connections whose first frame has not come; a further one is turned away
 	maxStrangers   = 256              // likewise, of users who are neither root nor the broker's own
 	maxWaiting     = 2048             // opens that wait for an instance; a further one is turned away
+	maxForeign     = 512              // likewise, of users who are neither root nor the broker's own
 )
 
 // A Config says what a broker is. Its zero value with Socket set is a broker that starts nothing.
@@ -60,14 +61,20 @@ type Broker struct {
 	unread   chan struct{}
 	strange  chan struct{}
 	waiting  chan struct{}
+	foreign  chan struct{}
 	cgroups  string // below which instances have theirs; empty: they have none
 	denied   atomic.Int64
 	denials  denials
+	events   events
 	work     sync.WaitGroup
 	ctx      context.Context // ends when the broker is stopped
 	cancel   context.CancelFunc
+	stopping chan struct{} // closed when it begins to stop
+	once     sync.Once     // of that
+	leave    atomic.Bool   // what it has started lives on
 
 	reloading sync.Mutex // held by who changes what is declared
+	closed    bool       // nothing is declared any more; guarded by reloading
 
 	mu        sync.Mutex
 	services  map[string]*instance  // that are registered
@@ -88,10 +95,11 @@ func New(c Config) (*Broker, error) {
 	b := &Broker{
 		conf: c, log: c.Logger, started: time.Now(),
 		self:     wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
-		table:    newTable(),
+		stopping: make(chan struct{}),
 		unread:   make(chan struct{}, maxUnread),
 		strange:  make(chan struct{}, maxStrangers),
 		waiting:  make(chan struct{}, maxWaiting),
+		foreign:  make(chan struct{}, maxForeign),
 		claimed:  make(chan struct{}),
 		services: map[string]*instance{}, endpoints: map[string]*instance{}, latest: map[lineage]*instance{},
 		declared: map[string]*service{}, owners: map[string]*service{}, callers: map[string]party{},
@@ -100,6 +108,8 @@ func New(c Config) (*Broker, error) {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	b.denials.log = b.log
+	b.table = newTable(&b.events)
+	b.leave.Store(c.LeaveInstances)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.watch, err = watch.New(); err != nil {
 		return nil, fmt.Errorf("watch instances: %w", err)
@@ -122,10 +132,10 @@ func New(c Config) (*Broker, error) {
 	return b, nil
 }
 
-// Serve serves until ctx ends. Then it stops the instances that a broker started, unless they are to be left, lets all others go, which wait for the next
+// Serve serves until ctx ends or an operator shuts the broker down. Then it stops the instances that a broker started, unless they are to be left, lets all others go, which wait for the next
 // broker, and returns nil when all it stops has ended.
 func (b *Broker) Serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { b.listener.UnixListener.Close() })
+	stop := context.AfterFunc(ctx, b.endServing)
 	defer stop()
 	for {
 		conn, err := b.listener.accept()
@@ -138,11 +148,48 @@ func (b *Broker) Serve(ctx context.Context) error {
 	return nil
 }
 
+// Stopping returns a channel that is closed when the broker begins to stop, whoever wants that.
+func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
+
+// endServing has Serve stop what there is to stop, and return.
+func (b *Broker) endServing() {
+	b.once.Do(func() {
+		close(b.stopping)
+		b.listener.UnixListener.Close()
+	})
+}
+
+// shutdown has the broker stop, once its caller has the answer. Only who may do everything may do that.
+func (b *Broker) shutdown(ctx context.Context, r ShutdownRequest) (Status, error) {
+	caller := b.caller(ctx)
+	if err := b.mayAdminister(caller, nil, "shut the broker down"); err != nil {
+		return Status{}, err
+	}
+	b.log.Info("broker is shut down by an operator", "peer", caller.PID, "uid", caller.UID)
+	if r.Leave {
+		b.leave.Store(true)
+	}
+	context.AfterFunc(services.FromContext(ctx).Context(), b.endServing)
+	time.AfterFunc(answerWait, b.endServing)
+	return b.status(ctx, nil)
+}
+
+// goodbye is what is answered to who wants something of a broker that is being stopped. Where it leaves its instances another one follows, which is asked again.
+func (b *Broker) goodbye() error {
+	if b.leave.Load() {
+		return wire.Errorf(wire.Terminating, "the broker is being stopped, and leaves what it has started to the next")
+	}
+	return wire.Errorf(wire.Unavailable, "the broker is being stopped")
+}
+
 // stop lets everything go.
 func (b *Broker) stop() {
+	b.reloading.Lock()
+	b.closed = true
+	b.reloading.Unlock()
 	var stopping sync.WaitGroup
 	for _, s := range b.all() {
-		stopping.Go(func() { s.close(b.conf.LeaveInstances) })
+		stopping.Go(func() { s.close(b.leave.Load()) })
 	}
 	stopping.Wait()
 	b.cancel()
@@ -161,6 +208,9 @@ func (b *Broker) welcome(conn *net.UnixConn) {
 	}
 	if err != nil {
 		peer.handle.Close()
+		if wire.CodeOf(err) == wire.OverQuota {
+			b.events.refused(Event{Kind: EventOverQuota, Client: &peer.Process}, err)
+		}
 		b.refuse(conn, err)
 		return
 	}

@@ -31,19 +31,21 @@ func (b *Broker) serveCommands(mux *services.Mux) {
 	command(MethodWait, func(ctx context.Context, s *service, _ Cause) error { return s.wait(ctx) })
 	services.Handle(mux, MethodService, b.inspectService)
 	services.Handle(mux, MethodReload, func(ctx context.Context, _ any) (Reloaded, error) {
-		if err := b.mayAdminister(b.caller(ctx).who(), nil, "reload the services"); err != nil {
+		if err := b.mayAdminister(b.caller(ctx), nil, "reload the services"); err != nil {
 			return Reloaded{}, err
 		}
 		return b.Reload()
 	})
 	services.HandleStreaming(mux, MethodLogs, b.logs)
+	services.HandleStreaming(mux, MethodMonitor, b.monitor)
+	services.Handle(mux, MethodShutdown, b.shutdown)
 }
 
 // commanded returns the service of a command, if the caller may administer it.
 func (b *Broker) commanded(ctx context.Context, name, what string) (*service, Cause, error) {
 	caller := b.caller(ctx)
 	s := b.service(name)
-	if err := b.mayAdminister(caller.who(), s, what+" "+name); err != nil {
+	if err := b.mayAdminister(caller, s, what+" "+name); err != nil {
 		return nil, Cause{}, err
 	}
 	if s == nil {
@@ -72,8 +74,8 @@ func (b *Broker) noService(name string) error {
 
 // inspectService tells whoever administers a service all of it.
 func (b *Broker) inspectService(ctx context.Context, r ServiceRequest) (ServiceDetails, error) {
-	w, s := b.caller(ctx).who(), b.service(r.Name)
-	if err := b.mayAdminister(w, s, "inspect "+r.Name); err != nil {
+	s := b.service(r.Name)
+	if err := b.mayAdminister(b.caller(ctx), s, "inspect "+r.Name); err != nil {
 		return ServiceDetails{}, err
 	}
 	if s != nil {

@@ -84,6 +84,9 @@ func (b *Broker) Reload() (Reloaded, error) {
 	}
 	b.reloading.Lock() // what is read last is applied last
 	defer b.reloading.Unlock()
+	if b.closed {
+		return Reloaded{}, b.goodbye()
+	}
 	defs, problems := b.conf.Load()
 	for n, def := range defs {
 		defs[n] = def.WithDefaults()
@@ -92,9 +95,11 @@ func (b *Broker) Reload() (Reloaded, error) {
 	for _, name := range done.Added {
 		if s := b.service(name); s != nil {
 			s.adopt()
+			s.lift()
 			s.load()
 		}
 	}
+	b.events.add(Event{Kind: EventReload, Reload: &ReloadCounts{len(done.Added), len(done.Changed), len(done.Removed), len(done.Problems)}})
 	b.log.Info("services reloaded", "added", len(done.Added), "changed", len(done.Changed), "removed", len(done.Removed), "problems", len(done.Problems))
 	return done, nil
 }
@@ -198,6 +203,14 @@ func (b *Broker) declare(d declaration, done *Reloaded) {
 			b.owners[e] = s
 		}
 	}
+	for _, name := range done.Added { // it may have registered before there was a file
+		s, i := b.declared[name], b.services[name]
+		s.mu.Lock()
+		if i != nil && !i.over() && covers(i.endpoints, s.def.Endpoints) {
+			s.enterLocked(i, nil)
+		}
+		s.mu.Unlock()
+	}
 	for _, s := range b.declared { // what runs keeps what nobody else has, for its time
 		for _, e := range s.wanted() {
 			if b.owners[e] == nil {
@@ -239,11 +252,18 @@ func ofStart(s servicefile.Service) servicefile.Service {
 	return s
 }
 
-// load starts a service that is to run from the beginning.
+// lift forgets that a command has stopped the service, whose file has come anew since.
+func (s *service) lift() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = nil
+}
+
+// load starts a service that is to run from the beginning, unless a command has stopped it.
 func (s *service) load() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life != nil || len(s.def.Program) == 0 {
+	if s.life != nil || s.stopped != nil || len(s.def.Program) == 0 {
 		return
 	}
 	cause := Cause{Kind: CauseLoad, At: wire.At(time.Now())}
@@ -279,20 +299,10 @@ func (s *service) wanted() []string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life != nil && s.life.keeper != nil {
+	if s.life != nil && s.life.locked {
 		return s.life.def.Endpoints
 	}
 	return s.def.Endpoints
-}
-
-// keptLife returns the service's life if a broker has started it, else nil.
-func (s *service) keptLife() *life {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life != nil && s.life.keeper != nil {
-		return s.life
-	}
-	return nil
 }
 
 // cgroup returns the folder of an instance's cgroup, or nothing where there is none to be had. Brokers that share one have different names in it.

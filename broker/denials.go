@@ -15,7 +15,7 @@ type denials struct {
 	rate limiter
 }
 
-// warn logs a refusal, or counts it. It is called when the peer has its answer, since a log may be slow.
+// warn logs a refusal, or counts it. It is called when the peer has its answer, since a log may be slow; only a command's is before.
 func (d *denials) warn(what string, args ...any) {
 	tell, untold := d.rate.admit(time.Now())
 	if tell && untold > 0 {

@@ -20,11 +20,12 @@ func (b *Broker) serveEndpoint() (err error) {
 	services.Handle(mux, MethodInspect, b.inspect)
 	services.Handle(mux, MethodClose, b.close)
 	b.serveCommands(mux)
+	describe(mux)
 	b.local, err = services.NewHost(services.Server{Endpoints: map[string]*services.Mux{Endpoint: mux}, Logger: b.log})
 	if err != nil {
 		return err
 	}
-	i := &instance{service: Endpoint, number: 1, endpoints: []string{Endpoint}, process: b.self, local: b.local, since: b.started}
+	i := &instance{service: Endpoint, number: 1, mostTold: mostTold, endpoints: []string{Endpoint}, process: b.self, local: b.local, since: b.started}
 	b.services[Endpoint], b.endpoints[Endpoint] = i, i
 	b.work.Go(func() { b.takeNews(i) })
 	return nil
@@ -134,8 +135,8 @@ func (b *Broker) listSessions(ctx context.Context, r SessionsRequest) (Sessions,
 // find returns a session that the caller may see and close, and its instance while it lives.
 func (b *Broker) find(ctx context.Context, id, what string) (Session, *instance, error) {
 	s, i, err := b.table.find(id)
-	if w := b.caller(ctx).who(); err == nil && s.Client.UID != w.UID {
-		err = b.mayAdminister(w, b.owner(s.Endpoint), what+" of uid "+strconv.FormatUint(uint64(s.Client.UID), 10))
+	if caller := b.caller(ctx); err == nil && s.Client.UID != caller.UID {
+		err = b.mayAdminister(caller, b.owner(s.Endpoint), what+" of uid "+strconv.FormatUint(uint64(s.Client.UID), 10))
 	}
 	if err != nil {
 		return Session{}, nil, err

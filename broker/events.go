@@ -159,6 +159,12 @@ func (r *MonitorRequest) wants(kind string) bool {
 // Validate checks a MonitorRequest that was received.
 func (r *MonitorRequest) Validate() error {
 	known := EventKinds()
+	words := slices.Clone(known)
+	for _, k := range known {
+		if first, _, several := strings.Cut(k, "_"); several && !slices.Contains(words, first) {
+			words = append(words, first)
+		}
+	}
 	if len(r.Kinds) > len(known) || r.From < 0 || r.Since < 0 {
 		return wire.Errorf(wire.Malformed, "monitor: %d kinds from event %d: want at most %d, from 0 on", len(r.Kinds), r.From, len(known))
 	}
@@ -167,7 +173,7 @@ func (r *MonitorRequest) Validate() error {
 			continue
 		}
 		text := "no event has the kind " + wire.Printable(k, 64)
-		if near := nearest.Of(k, known); len(near) > 0 {
+		if near := nearest.Of(k, words); len(near) > 0 {
 			text += ": is it " + strings.Join(near, " or ") + "?"
 		}
 		return wire.Errorf(wire.Malformed, "%s", text)

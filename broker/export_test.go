@@ -1,6 +1,9 @@
 package broker
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Health is a service's health, for tests: it is given all times.
 type Health struct{ health }
@@ -25,6 +28,20 @@ func (h *Health) Reset()                                 { h.reset() }
 func (h *Health) Recalled(now time.Time)                 { h.recalled(now) }
 func (h *Health) Next(throttle time.Duration) time.Time  { return h.next(throttle) }
 func (h *Health) Again(throttle time.Duration) time.Time { return h.again(throttle) }
+
+// JoinOrder has opens join a queue, those with first as ones that had their turn, and returns by their numbers in which order they are in it.
+func JoinOrder(first ...bool) (order []int) {
+	s := &service{life: &life{}}
+	numbers := map[*waiter]int{}
+	for n, first := range first {
+		w, _ := s.joinLocked(context.Background(), party{}, "", first)
+		numbers[w] = n
+	}
+	for _, w := range s.queue {
+		order = append(order, numbers[w])
+	}
+	return order
+}
 
 // Callers returns of how many sessions with its own endpoint the broker knows the client.
 func (b *Broker) Callers() int {

@@ -7,6 +7,8 @@ import (
 const (
 	// quickDeaths is how many failures in a row, each soon after a start, make a service suspended.
 	quickDeaths = 5
+	// mostVain is how many ends in a row with status 0, within leastLife and without a session, are a failure.
+	mostVain = 3
 	// leastLife is what a start must live at least, whatever its throttle interval, so that its end is no quick death.
 	leastLife = time.Second
 	// longestPause bounds the pause between a failed start and the next.
@@ -23,6 +25,7 @@ type health struct {
 	LastStart   time.Time `json:"last_start,omitzero"`    // when the last attempt began
 	Failed      bool      `json:"failed,omitempty"`       // how the last one ended
 	Quick       int       `json:"quick,omitempty"`        // quick deaths in a row
+	Vain        int       `json:"vain,omitempty"`         // ends with status 0 in a row that came at once, and without a session
 	Suspensions int       `json:"suspensions,omitempty"`  // in a row
 	Suspended   time.Time `json:"suspended,omitzero"`     // until then
 	Failure     string    `json:"last_failure,omitempty"` // for people
@@ -45,11 +48,22 @@ func (h *health) recalled(now time.Time) {
 	if most := now.Add(suspendMost); h.Suspended.After(most) {
 		h.Suspended = most
 	}
-	h.Quick, h.Suspensions = max(h.Quick, 0), max(h.Suspensions, 0)
+	h.Quick, h.Suspensions, h.Vain = max(h.Quick, 0), max(h.Suspensions, 0), max(h.Vain, 0)
 }
 
 // lasted notes that what was started last has lived long enough for its end to be no quick death.
 func (h *health) lasted() { h.Quick, h.Suspensions = 0, 0 }
+
+// inVain notes an end with status 0, and reports whether it is a failure: it has come as soon as that of those before, and no session was accepted meanwhile. A single one may
+// be chance, as a session that nobody has told of.
+func (h *health) inVain(vain bool) bool {
+	if !vain {
+		h.Vain = 0
+		return false
+	}
+	h.Vain = min(h.Vain+1, mostVain)
+	return h.Vain == mostVain
+}
 
 // quick is how soon after its start an end is a quick death.
 func quick(throttle time.Duration) time.Duration { return max(throttle, leastLife) }

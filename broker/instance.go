@@ -40,7 +40,9 @@ type instance struct {
 	before    *instance     // what it succeeded, until that is finished; of its own goroutine
 	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
+	mostTold  int           // how many open sessions it may tell of that this broker has not handed over
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
+	heard     bool          // it has told of a session; likewise
 }
 
 // routed tells a client which session it gets and who this instance is.
@@ -72,6 +74,11 @@ func (i *instance) String() string {
 		return fmt.Sprintf("%s (pid %d)", i.service, i.process.PID)
 	}
 	return fmt.Sprintf("%s (instance %d, pid %d)", i.service, i.number, i.process.PID)
+}
+
+// event returns an event of the instance.
+func (i *instance) event(kind string) Event {
+	return Event{Kind: kind, Service: i.service, Instance: i.number, PID: i.process.PID}
 }
 
 // take hands a client's connection to the instance; the broker's copies are closed when it has left. It waits until ctx ends for an instance that is
@@ -108,10 +115,7 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	conn.SetDeadline(time.Time{})
 	i, sessions, err := newInstance(p, body)
 	if err == nil {
-		l, err = b.entitled(i, p, l)
-	}
-	if err == nil {
-		err = b.claim(i, conn)
+		l, err = b.claim(i, p, l, conn)
 	}
 	if err != nil {
 		b.refuse(conn, err)
@@ -125,46 +129,11 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	gone, unwatch := b.watchProcess(i.handle)
 	defer unwatch()
 	b.tell(i, sessions)
-	if s := b.service(i.service); s != nil {
-		s.registered(i, l)
-	}
 	<-i.control.Done()
 	i.control.Wait()
 	b.unregister(i)
+	b.events.add(i.event(EventInstanceUnregistered))
 	b.await(i, gone, l)
-}
-
-// entitled asks whether a process may register as an instance of its service, and returns the life that it is of. The instance of a life that the broker
-// has a keeper for is known by its pidfd; nobody else is it. Whom the broker did not start needs a rule.
-func (b *Broker) entitled(i *instance, p party, l *life) (*life, error) {
-	s := b.service(i.service)
-	if l == nil && s != nil {
-		kept := s.keptLife()
-		if kept != nil && kept.is(p.handle) {
-			l = kept
-		} else if kept != nil {
-			e := wire.Errorf(wire.Conflict, "service %s has an instance that the broker started (instance %d, pid %d): nobody else registers it meanwhile",
-				i.service, kept.number, kept.pid())
-			e.Holder = &wire.Holder{PID: kept.pid(), Service: i.service}
-			return nil, e
-		}
-	}
-	if l != nil {
-		i.number = l.number
-		if l.s.name != i.service {
-			return nil, wire.Errorf(wire.Conflict, "the broker started this process for the service %s, and not for %s", l.s.name, i.service)
-		}
-	}
-	for _, e := range i.endpoints { // one that a file declares is its service's, but what was declared when an instance was started stays that one's
-		owner := b.owner(e)
-		if owner != nil && owner != s && (l == nil || !slices.Contains(l.def.Endpoints, e)) {
-			return nil, wire.Errorf(wire.Conflict, "endpoint %s belongs to the service %s", e, owner.name)
-		}
-	}
-	if l != nil {
-		return l, nil
-	}
-	return nil, b.mayRegister(p.who(), i.service)
 }
 
 // newInstance makes an instance of a registration.
@@ -190,73 +159,19 @@ func newInstance(p party, body []byte) (*instance, []wire.SessionInfo, error) {
 	return i, r.Sessions, nil
 }
 
-// claim enters an instance for its service and its endpoints, and begins its control connection. It fails with wire.Conflict, naming the owner.
-func (b *Broker) claim(i *instance, conn *net.UnixConn) error {
-	accepted, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Limits: wire.DefaultLimits})
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if owner := b.services[i.service]; owner != nil && !owner.over() {
-		return taken("service "+i.service, owner)
-	}
-	if want := b.declared[i.service].wanted(); !covers(i.endpoints, want) {
-		return wire.Errorf(wire.Conflict, "service %s is declared with the endpoints %s: an instance serves all of them", i.service, strings.Join(want, ", "))
-	}
-	for _, e := range i.endpoints {
-		if owner := b.endpoints[e]; owner != nil && !owner.over() {
-			return taken("endpoint "+e, owner)
-		}
-	}
-	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
-	b.services[i.service] = i
-	for _, e := range i.endpoints {
-		b.endpoints[e] = i
-	}
-	b.succeedLocked(i)
-	close(b.claimed)
-	b.claimed = make(chan struct{})
-	return nil
-}
-
-// taken says who has a name.
-func taken(what string, owner *instance) error {
-	e := wire.Errorf(wire.Conflict, "%s is taken by %v, uid %d", what, owner, owner.process.UID)
-	e.Holder = &wire.Holder{PID: owner.process.PID, UID: owner.process.UID, Service: owner.service}
-	return e
-}
-
-// covers reports whether all of want are in have.
-func covers(have, want []string) bool {
-	return !slices.ContainsFunc(want, func(e string) bool { return !slices.Contains(have, e) })
-}
-
-// unregister takes an instance out: it gets no new sessions.
-func (b *Broker) unregister(i *instance) {
-	b.mu.Lock()
-	if b.services[i.service] == i {
-		delete(b.services, i.service)
-	}
-	for _, e := range i.endpoints {
-		if b.endpoints[e] == i {
-			delete(b.endpoints, e)
-		}
-	}
-	b.mu.Unlock()
-	if s := b.service(i.service); s != nil {
-		s.unregistered(i)
-	}
-}
-
 // tell enters what an instance tells of its sessions into the table.
-func (b *Broker) tell(i *instance, sessions []wire.SessionInfo) error {
+func (b *Broker) tell(i *instance, sessions []wire.SessionInfo) {
+	over := 0
 	for _, info := range sessions {
-		if err := b.table.update(info, i); err != nil {
-			return err
+		if !b.table.update(info, i) {
+			over++
 		}
 	}
-	return nil
+	if over > 0 {
+		err := wire.Errorf(wire.OverQuota, "%d sessions of %v are not listed: there are too many that this broker has not handed over", over, i)
+		b.events.refused(i.event(EventOverQuota), err)
+		b.denials.warn("sessions not listed", "service", i.service, "instance", i.number, "peer", i.process.PID, "uid", i.process.UID, "code", err.Code, "err", err)
+	}
 }
 
 // same reports whether both are registrations of one process for one service.
@@ -270,9 +185,11 @@ type lineage struct {
 	service string
 }
 
+func (i *instance) lineage() lineage { return lineage{i.id, i.service} }
+
 // succeedLocked makes an instance the latest of its lineage.
 func (b *Broker) succeedLocked(i *instance) {
-	l := lineage{i.id, i.service}
+	l := i.lineage()
 	i.before = b.latest[l]
 	b.latest[l] = i
 	if i.before != nil {
@@ -285,7 +202,7 @@ func (b *Broker) succeedLocked(i *instance) {
 func (b *Broker) finish(i *instance) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if l := (lineage{i.id, i.service}); b.latest[l] == i {
+	if l := i.lineage(); b.latest[l] == i {
 		delete(b.latest, l)
 	}
 	close(i.finished)
@@ -341,7 +258,8 @@ func (b *Broker) watchProcess(h *process.Handle) (gone <-chan struct{}, stop fun
 func (b *Broker) controlMux(i *instance) *services.Mux {
 	mux := services.NewMux()
 	services.Handle(mux, wire.MethodSessions, func(_ context.Context, news wire.Sessions) (any, error) {
-		return nil, b.tell(i, news.Sessions)
+		b.tell(i, news.Sessions)
+		return nil, nil
 	})
 	return mux
 }

@@ -32,15 +32,18 @@ type life struct {
 	over    chan struct{} // closed when it is over
 	err     error         // of a life that was over before it has registered; set before settled is closed
 
-	// Guarded by the service's mutex. Number and keeper change once, by the life's own goroutine, which reads them without.
+	// Guarded by the service's mutex. Number, keeper and locked change once, by the life's own goroutine, which reads them without.
 	number   int64          // 0: it was not started by a broker
 	keeper   *keeper.Keeper // nil: nothing of it is the broker's to end
-	instance *instance
-	served   bool   // it has registered at least once, or was adopted
-	untold   bool   // it was adopted, and has not registered with this broker yet
-	stopping bool   // it was asked to stop
-	retiring bool   // it is asked whether it is idle: nothing is handed over meanwhile
-	again    *Cause // what follows
+	locked   bool           // it has the service's lock: nobody but its program registers
+	adopted  bool           // it was started by an earlier broker
+	process  process.ID     // of one that was started by hand
+	instance *instance      // nil: none is registered now
+	latest   *instance      // that was registered; nil: none was
+	served   bool           // it has registered at least once, perhaps with an earlier broker
+	stopping bool           // it was asked to stop
+	retiring bool           // it is asked whether it is idle: nothing is handed over meanwhile
+	again    *Cause         // what follows
 }
 
 // lockPoll is how often a held lock is tried again while an instance is waited for.
@@ -62,12 +65,18 @@ func (l *life) run() {
 		return // the broker leaves it as it is
 	}
 	l.s.mu.Lock()
-	stopped := l.stopping
-	if stopped {
+	stopped, putOff := l.stopping, errors.Is(err, wire.Unavailable)
+	if stopped || putOff {
 		l.s.settleLocked(l, err)
 	}
+	if putOff {
+		l.s.failLocked(err)
+	}
 	l.s.mu.Unlock()
-	if stopped {
+	if putOff {
+		l.s.b.log.Warn("start put off", "service", l.s.name, "code", wire.CodeOf(err), "err", err)
+	}
+	if stopped || putOff {
 		l.s.ended(l, Exit{}, nil)
 		return
 	}
@@ -84,6 +93,9 @@ func (l *life) begin() error {
 		return err
 	}
 	defer lock.Close()
+	if err := l.s.b.held(l.s, l.def.Endpoints); err != nil {
+		return err
+	}
 	return l.spawn(ctx, lock)
 }
 
@@ -95,6 +107,10 @@ func (l *life) acquire(ctx context.Context) (*os.File, error) {
 			return nil, nil
 		}
 		lock, err := Lock(path)
+		if err == nil && !l.own() {
+			lock.Close()
+			return nil, nil
+		}
 		if err == nil {
 			return lock, nil
 		}
@@ -112,13 +128,33 @@ func (l *life) acquire(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// pid is the number of the program's process, for people.
-func (l *life) pid() int { return l.keeper.Record().Program.PID }
+// own notes that the life has the lock. It returns false if an instance has registered just before: the life is that one's.
+func (l *life) own() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.locked, l.served = l.instance == nil, l.instance != nil
+	return l.locked
+}
+
+// pid is the number of the program's process, for people; 0: it is not known yet.
+func (l *life) pid() int {
+	if l.keeper == nil {
+		return 0
+	}
+	return l.keeper.Record().Program.PID
+}
 
 // is reports whether a process is the program's, by its pidfd.
 func (l *life) is(h *process.Handle) bool {
-	program := l.keeper.Program()
-	return program != nil && program.Same(h)
+	return l.keeper != nil && l.keeper.Program() != nil && l.keeper.Program().Same(h)
+}
+
+// String names the life of a program that the broker has started, for people.
+func (l *life) String() string {
+	if l.keeper == nil {
+		return "it is being started"
+	}
+	return fmt.Sprintf("instance %d, pid %d", l.number, l.pid())
 }
 
 // registered reports whether an instance is registered now.
@@ -132,6 +168,7 @@ func (l *life) registered() bool {
 func (l *life) attend() {
 	late := time.NewTimer(l.def.StartTimeout)
 	defer late.Stop()
+	known := false // that it has registered with this broker
 	idle := time.NewTimer(max(l.def.IdleExit, time.Millisecond))
 	defer idle.Stop()
 	if l.def.IdleExit == 0 {
@@ -143,10 +180,15 @@ func (l *life) attend() {
 			l.gone(nil)
 			return
 		case <-l.news:
-			if l.registered() {
-				late.Stop()
-			} else {
+			if !l.registered() {
 				late.Reset(l.def.StartTimeout)
+				continue
+			}
+			late.Stop()
+			if !known {
+				known = true
+				l.s.remember()
+				l.takenUp()
 			}
 		case <-late.C:
 			if err := l.late(); err != nil {
@@ -171,22 +213,27 @@ func (l *life) attend() {
 	}
 }
 
-// late deals with a program that has not registered in time. One that this broker has started is killed, and the error says so. One that has served lives on, as it
-// does without a broker; only who waits for it is told.
+// late ends a program that has not registered in time, and says so. One that has served before may have sessions still: it is stopped in order, and who waits for it is told
+// at once. Nothing is done about one that has registered just now, or is to stop anyhow.
 func (l *life) late() error {
 	l.s.mu.Lock()
+	if l.instance != nil || l.stopping {
+		l.s.mu.Unlock()
+		return nil
+	}
+	err := wire.Errorf(wire.StartTimeout, "%s (%v) runs, and has not registered within %v", l.s.name, l, l.def.StartTimeout)
 	served := l.served
-	pid := l.pid()
-	err := wire.Errorf(wire.StartTimeout, "%s (instance %d, pid %d) runs, and has not registered within %v", l.s.name, l.number, pid, l.def.StartTimeout)
+	l.askLocked()
 	if served {
 		l.s.failLocked(err)
 	}
 	l.s.mu.Unlock()
+	l.s.b.log.Warn("instance is ended: it has not registered in time", "service", l.s.name, "instance", l.number, "peer", l.pid())
 	if served {
-		return nil
+		l.end()
+	} else {
+		l.keeper.Kill()
 	}
-	l.s.b.log.Warn("instance is killed: it did not do what it was to in time", "service", l.s.name, "instance", l.number, "peer", pid)
-	l.keeper.Kill()
 	return err
 }
 
@@ -198,7 +245,7 @@ func (l *life) gone(failure error) {
 	opening := l.s.b.table.firstOpening(l.s.name)
 	close(l.ending)
 	l.s.mu.Lock()
-	served, untold, wanted := l.served, l.untold, l.stopping
+	served, adopted, latest, wanted := l.served, l.adopted, l.latest, l.stopping
 	l.s.mu.Unlock()
 	exit := Exit{Instance: l.number, At: wire.At(time.Now()), Status: out.String(), Stderr: out.Stderr}
 	if out.Known && out.Signal != 0 {
@@ -206,12 +253,14 @@ func (l *life) gone(failure error) {
 	}
 	clean := out.Known && out.Signal == 0 && out.Code == 0
 	switch {
-	case wanted, untold && out.Signal == syscall.SIGKILL: // what its broker had not done starting when that died
-		failure = nil
-	case failure == nil && !served:
+	case failure != nil, wanted:
+	case adopted && !served && out.Signal == syscall.SIGKILL: // its broker had not done starting it when that died
+	case !served:
 		failure = wire.Errorf(wire.StartFailed, "%s ended before it registered: %v%s", l.s.name, out, quoted(out.Stderr))
-	case failure == nil && out.Known && !clean:
+	case out.Known && !clean:
 		failure = wire.Errorf(wire.StartFailed, "%s (instance %d) ended: %v%s", l.s.name, l.number, out, quoted(out.Stderr))
+	case l.s.inVain(clean && time.Since(l.begun) < leastLife && !l.s.b.table.hasHeard(latest)):
+		failure = wire.Errorf(wire.StartFailed, "%s has ended as soon as it had registered, without a session, %d times in a row: %v", l.s.name, mostVain, out)
 	}
 	if failure != nil {
 		if served { // else it has seen no open

@@ -53,6 +53,14 @@ var roles = map[string]func(){
 
 	"registerandlose": registerAndLose,
 	"alone":           serveAlone,
+
+	"rolls":   serveAndLinger,
+	"leaves":  serveUntilToldToLeave,
+	"vain":    registerInVain,
+	"tells":   tellOfMany,
+	"waiters": openAndWait,
+
+	"monitors": monitorAll,
 }
 
 func TestMain(m *testing.M) {

@@ -19,25 +19,34 @@ func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 		b.refuse(conn, err)
 		return
 	}
-	err := b.mayOpen(client.who(), o.Endpoint)
+	err := b.mayOpen(client, o.Endpoint)
 	if err == nil {
 		err = b.tryOpen(conn, client, o)
 	}
 	if err != nil {
 		b.refuse(conn, err)
 	}
-	if wire.CodeOf(err) == wire.NotPermitted {
+	switch wire.CodeOf(err) {
+	case wire.NotPermitted:
 		b.denials.warn("denied", "peer", client.PID, "uid", client.UID, "endpoint", o.Endpoint)
+	case wire.OverQuota:
+		b.events.refused(Event{Kind: EventOverQuota, Endpoint: o.Endpoint, Client: &client.Process}, err)
 	}
 }
 
 // tryOpen waits for an instance and hands the connection over, for as long as the client waits. With an error the connection is still the broker's.
 func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
+	waiting := b.waiting
+	if !b.trusted(client.UID) {
+		waiting = b.foreign // they leave no place to others only of their own
+	}
 	select {
-	case b.waiting <- struct{}{}:
-		defer func() { <-b.waiting }()
+	case waiting <- struct{}{}:
+		defer func() { <-waiting }()
 	default:
-		return wire.Errorf(wire.OverQuota, "more than %d opens wait for an instance", maxWaiting)
+		e := wire.Errorf(wire.OverQuota, "more than %d opens wait for an instance", cap(waiting))
+		e.Retry = queueRetry
+		return e
 	}
 	patience := openWait
 	if o.Within > 0 {
@@ -45,8 +54,11 @@ func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	for {
-		i, done, err := b.routeWhileThere(ctx, conn, client, o.Endpoint)
+	for first := false; ; first = true { // who has had its turn keeps it
+		i, done, err := b.routeWhileThere(ctx, conn, client, o.Endpoint, first)
+		if err != nil && b.ctx.Err() != nil {
+			return b.goodbye()
+		}
 		if err != nil {
 			return err
 		}
@@ -60,7 +72,7 @@ func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
 }
 
 // routeWhileThere is route for as long as the client at the other end of conn is there.
-func (b *Broker) routeWhileThere(ctx context.Context, conn *net.UnixConn, client party, endpoint string) (*instance, handedOver, error) {
+func (b *Broker) routeWhileThere(ctx context.Context, conn *net.UnixConn, client party, endpoint string, first bool) (*instance, handedOver, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	raw, err := conn.SyscallConn()
@@ -72,12 +84,12 @@ func (b *Broker) routeWhileThere(ctx context.Context, conn *net.UnixConn, client
 		return nil, nil, fmt.Errorf("watch a client that waits: %w", err)
 	}
 	defer b.watch.Remove(w)
-	return b.route(ctx, client, endpoint)
+	return b.route(ctx, client, endpoint, first)
 }
 
 // route returns the instance that serves an endpoint. It has the service start one if it can, and waits until ctx ends. In its first moments a broker
-// waits for the instances of the one before it to register. The open is handed over, or not, before done is called.
-func (b *Broker) route(ctx context.Context, client party, endpoint string) (i *instance, done handedOver, err error) {
+// waits for the instances of the one before it to register. The open is handed over, or not, before done is called. With first it comes before those that wait.
+func (b *Broker) route(ctx context.Context, client party, endpoint string, first bool) (i *instance, done handedOver, err error) {
 	settled := time.NewTimer(time.Until(b.started.Add(settleWait)))
 	defer settled.Stop()
 	for {
@@ -88,7 +100,7 @@ func (b *Broker) route(ctx context.Context, client party, endpoint string) (i *i
 		case i != nil && !i.over() && (s == nil || s.name != i.service): // of no file, or it had the endpoint before a reload and has it until it ends
 			return i, func(<-chan struct{}) {}, nil
 		case s != nil:
-			return s.get(ctx, client, endpoint)
+			return s.get(ctx, client, endpoint, first)
 		}
 		select {
 		case <-claimed:

@@ -24,8 +24,8 @@ func (p party) who() servicefile.Who {
 // trusted reports whether a user may do everything.
 func (b *Broker) trusted(uid uint32) bool { return uid == 0 || uid == b.self.UID }
 
-// deny counts and words a refusal: who may not do what, and the rule.
-func (b *Broker) deny(w servicefile.Who, what string, rule string) error {
+// deny counts, tells and words a refusal: who may not do what, to the service or the endpoint that on names, and the rule.
+func (b *Broker) deny(p party, what, rule string, on Event) error {
 	b.denied.Add(1)
 	owner := "root"
 	if b.self.UID != 0 {
@@ -34,7 +34,17 @@ func (b *Broker) deny(w servicefile.Who, what string, rule string) error {
 	if rule != "" {
 		owner += ", and whom " + rule + " names,"
 	}
-	return wire.Errorf(wire.NotPermitted, "uid %d may not %s: only %s may", w.UID, what, owner)
+	err := wire.Errorf(wire.NotPermitted, "uid %d may not %s: only %s may", p.UID, what, owner)
+	on.Kind, on.Client = EventDenied, &p.Process
+	b.events.refused(on, err)
+	return err
+}
+
+// denyCommand is deny, and logs it, which the others do when they have answered.
+func (b *Broker) denyCommand(p party, what, rule string, on Event) error {
+	err := b.deny(p, what, rule, on)
+	b.denials.warn("denied", "peer", p.PID, "uid", p.UID, "err", err)
+	return err
 }
 
 // rule words one list of a service's allow table.
@@ -42,35 +52,19 @@ func rule(s *service, list string, rules servicefile.Rules) string {
 	if s == nil {
 		return ""
 	}
-	var texts []string
-	for _, r := range rules {
-		texts = append(texts, r.String())
-	}
-	return fmt.Sprintf("allow.%s of %s (%s)", list, s.name, strings.Join(texts, ", "))
+	return fmt.Sprintf("allow.%s of %s (%v)", list, s.name, rules)
 }
 
 // mayOpen asks whether a client may open an endpoint.
-func (b *Broker) mayOpen(w servicefile.Who, endpoint string) error {
+func (b *Broker) mayOpen(p party, endpoint string) error {
 	s := b.owner(endpoint)
 	switch {
-	case b.trusted(w.UID), endpoint == Endpoint, s != nil && s.allow().Open.Permit(w):
+	case b.trusted(p.UID), endpoint == Endpoint, s != nil && s.allow().Open.Permit(p.who()):
 		return nil
 	case s == nil:
-		return b.deny(w, "open "+endpoint, "")
+		return b.deny(p, "open "+endpoint, "", Event{Endpoint: endpoint})
 	}
-	return b.deny(w, "open "+endpoint, rule(s, "open", s.allow().Open))
-}
-
-// mayRegister asks whether a process that the broker did not start may register as a service.
-func (b *Broker) mayRegister(w servicefile.Who, service string) error {
-	s := b.service(service)
-	switch {
-	case b.trusted(w.UID), s != nil && s.allow().Register.Permit(w):
-		return nil
-	case s == nil:
-		return b.deny(w, "register "+wire.Printable(service, wire.MaxEndpoint), "")
-	}
-	return b.deny(w, "register "+service, rule(s, "register", s.allow().Register))
+	return b.deny(p, "open "+endpoint, rule(s, "open", s.allow().Open), Event{Service: s.name, Endpoint: endpoint})
 }
 
 // administers reports whether somebody may administer a service; nil is one that no file declares.
@@ -88,14 +82,14 @@ func (b *Broker) sees(w servicefile.Who, s *service) bool {
 }
 
 // mayAdminister is administers as an error: what is denied.
-func (b *Broker) mayAdminister(w servicefile.Who, s *service, what string) error {
+func (b *Broker) mayAdminister(p party, s *service, what string) error {
 	switch {
-	case b.administers(w, s):
+	case b.administers(p.who(), s):
 		return nil
 	case s == nil:
-		return b.deny(w, what, "")
+		return b.denyCommand(p, what, "", Event{})
 	}
-	return b.deny(w, what, rule(s, "admin", s.allow().Admin))
+	return b.denyCommand(p, what, rule(s, "admin", s.allow().Admin), Event{Service: s.name})
 }
 
 // unknown is the refusal of an endpoint that no service has. It names those that are near, as far as the client may open them.

@@ -45,8 +45,8 @@ type suspect struct {
 }
 
 // get returns the instance that an open is to go to, when it is its turn. If there is none it has one started. The open is handed over, or not, before
-// done is called. It fails when ctx ends, or as the start does.
-func (s *service) get(ctx context.Context, client party, endpoint string) (i *instance, done handedOver, err error) {
+// done is called. With first it is the turn of this open before that of those that wait. It fails when ctx ends, or as the start does.
+func (s *service) get(ctx context.Context, client party, endpoint string, first bool) (i *instance, done handedOver, err error) {
 	s.mu.Lock()
 	if s.life != nil && time.Since(s.life.begun) >= quick(s.def.ThrottleInterval) {
 		s.suspect = suspect{}
@@ -66,7 +66,7 @@ func (s *service) get(ctx context.Context, client party, endpoint string) (i *in
 		s.passing++
 		return s.life.instance, s.passed, nil
 	}
-	w, err := s.joinLocked(ctx, client, endpoint)
+	w, err := s.joinLocked(ctx, client, endpoint, first)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, nil, err
@@ -88,22 +88,26 @@ func (s *service) get(ctx context.Context, client party, endpoint string) (i *in
 	return w.instance, func(taken <-chan struct{}) { s.left(w, taken) }, nil
 }
 
-// joinLocked puts an open at the end of the queue, and begins a life if there is none.
-func (s *service) joinLocked(ctx context.Context, client party, endpoint string) (*waiter, error) {
+// joinLocked puts an open at the end of the queue, or before those whose turn has not come, and begins a life if there is none.
+func (s *service) joinLocked(ctx context.Context, client party, endpoint string, first bool) (*waiter, error) {
 	waiting := 0
 	for _, w := range s.queue {
 		if w.endpoint == endpoint {
 			waiting++
 		}
 	}
-	if waiting >= maxQueue {
+	if waiting >= maxQueue && !first {
 		e := wire.Errorf(wire.OverQuota, "%d opens of %s wait for an instance already", maxQueue, endpoint)
 		e.Retry = queueRetry
 		return nil, e
 	}
 	deadline, _ := ctx.Deadline()
 	w := &waiter{client: client, endpoint: endpoint, deadline: deadline, turn: make(chan struct{})}
-	s.queue = append(s.queue, w)
+	at := len(s.queue)
+	if next := slices.IndexFunc(s.queue, func(w *waiter) bool { return !w.called }); first && next >= 0 {
+		at = next
+	}
+	s.queue = slices.Insert(s.queue, at, w)
 	err := s.beginLocked(w.cause())
 	if err != nil {
 		s.leaveLocked(w)
@@ -200,7 +204,6 @@ func (s *service) passed(<-chan struct{}) {
 // crashed notes which client's open was at the head when an instance crashed: the first that was being opened on it; nil: there was none.
 func (s *service) crashed(opening *wire.Process) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
 	case opening == nil:
 		s.suspect = suspect{}
@@ -209,7 +212,9 @@ func (s *service) crashed(opening *wire.Process) {
 	default:
 		s.suspect = suspect{client: *opening, crashes: 1}
 	}
-	if s.suspect.crashes == poisonous {
-		s.b.log.Warn("client is refused: the service crashes whenever it is let through first", "service", s.name, "peer", s.suspect.client.PID, "uid", s.suspect.client.UID)
+	now := s.suspect
+	s.mu.Unlock()
+	if now.crashes == poisonous {
+		s.b.log.Warn("client is refused: the service crashes whenever it is let through first", "service", s.name, "peer", now.client.PID, "uid", now.client.UID)
 	}
 }

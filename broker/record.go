@@ -27,9 +27,11 @@ type record struct {
 	Number  int64               `json:"number"`  // of the last instance
 	Keeper  keeper.Record       `json:"keeper,omitzero"`
 	Service servicefile.Service `json:"started_by,omitzero"`
+	Served  bool                `json:"served,omitempty"` // the last instance has registered
 	Health  health              `json:"health"`
 	Cause   Cause               `json:"cause,omitzero"`
 	Last    Exit                `json:"last,omitzero"`
+	Stopped *Cause              `json:"stopped,omitempty"`
 }
 
 // A recordFile is where a record is kept. Who writes it waits for who does.
@@ -101,8 +103,11 @@ func (s *service) recall() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recalled = true
-	s.number, s.kept, s.keptBy = r.Number, r.Keeper, r.Service
+	s.number, s.kept, s.keptBy, s.served = r.Number, r.Keeper, r.Service, r.Served
 	s.health, s.cause, s.last = r.Health, r.Cause, r.Last
+	if s.stopped == nil {
+		s.stopped = r.Stopped
+	}
 	s.health.recalled(time.Now())
 	return nil
 }
@@ -126,7 +131,7 @@ func (s *service) nextNumber() (int64, error) {
 	s.mu.Lock()
 	s.number++
 	number := s.number
-	s.kept, s.keptBy = keeper.Record{}, servicefile.Service{}
+	s.kept, s.keptBy, s.served = keeper.Record{}, servicefile.Service{}, false
 	s.mu.Unlock()
 	return number, s.file.write(s.record)
 }
@@ -139,8 +144,14 @@ func (s *service) keep(k keeper.Record, by servicefile.Service) {
 	s.remember()
 }
 
-// remember writes down what the service has come to. Without the record the lock still tells that an instance lives.
+// remember writes down what the service has come to. Without the record the lock still tells that an instance lives. One that was not read yet is left alone.
 func (s *service) remember() {
+	s.mu.Lock()
+	recalled := s.recalled
+	s.mu.Unlock()
+	if !recalled {
+		return
+	}
 	if err := s.file.write(s.record); err != nil {
 		s.b.log.Error("the record of a service is out of date", "service", s.name, "err", err)
 	}
@@ -150,7 +161,7 @@ func (s *service) remember() {
 func (s *service) record() record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return record{Version: 1, Number: s.number, Keeper: s.kept, Service: s.keptBy, Health: s.health, Cause: s.cause, Last: s.last}
+	return record{Version: 1, Number: s.number, Keeper: s.kept, Service: s.keptBy, Served: s.served, Health: s.health, Cause: s.cause, Last: s.last, Stopped: s.stopped}
 }
 
 // readOwn reads a file that is no link.

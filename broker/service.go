@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -44,12 +43,14 @@ type service struct {
 	stopped *Cause              // the command that stopped it: it is not kept alive until something else starts it
 	closed  bool                // the broker is being stopped
 	suspect suspect             // the client at the head when instances crashed
+	told    string              // the state that was told of last; empty: stopped
 	changed chan struct{}       // closed and replaced when the state has changed
 
 	// What is written down:
 	recalled bool // it was read
 	number   int64
 	kept     keeper.Record       // of the last instance
+	served   bool                // that has registered
 	keptBy   servicefile.Service // what that was started by
 	health   health
 	cause    Cause // of the last start
@@ -70,8 +71,9 @@ func (s *service) definition() servicefile.Service {
 	return s.def
 }
 
-// changedLocked wakes who waits for the service to change its state.
+// changedLocked wakes who waits for the service to change its state, and tells of that.
 func (s *service) changedLocked() {
+	s.tellStateLocked()
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -80,16 +82,13 @@ func (s *service) changedLocked() {
 // being stopped for good. A life that is there is left alone.
 func (s *service) beginLocked(cause Cause) error {
 	now := time.Now()
-	switch {
-	case s.closed:
-		return wire.Errorf(wire.Unavailable, "the broker is being stopped")
-	case s.removed:
-		return wire.Errorf(wire.UnknownEndpoint, "service %s was removed", s.name)
-	case s.life != nil:
+	if s.life != nil && !s.closed && !s.removed {
 		return nil
-	case len(s.def.Program) == 0:
-		return wire.Errorf(wire.Unavailable, "no instance of %s has registered, and its service file has no program for the broker to start", s.name)
-	case s.health.suspended(now):
+	}
+	if err := s.startableLocked(); err != nil {
+		return err
+	}
+	if s.health.suspended(now) {
 		return s.suspendedLocked(now)
 	}
 	at := time.Time{}
@@ -104,6 +103,19 @@ func (s *service) beginLocked(cause Cause) error {
 		return nil
 	}
 	s.startLocked(cause)
+	return nil
+}
+
+// startableLocked fails if the broker does not start the service at all.
+func (s *service) startableLocked() error {
+	switch {
+	case s.closed:
+		return s.b.goodbye()
+	case s.removed:
+		return wire.Errorf(wire.UnknownEndpoint, "service %s was removed", s.name)
+	case len(s.def.Program) == 0:
+		return wire.Errorf(wire.Unavailable, "no instance of %s has registered, and its service file has no program for the broker to start", s.name)
+	}
 	return nil
 }
 
@@ -194,7 +206,24 @@ func (s *service) keptAliveLocked() bool {
 // ended notes that a life is over, and how: failure is nil if that is as it should be. What waits for the service then has it started again, or is told why
 // not.
 func (s *service) ended(l *life, exit Exit, failure error) {
-	s.judge(l, exit, failure)
+	s.mu.Lock()
+	if s.life != l { // another process has registered meanwhile
+		close(l.over)
+		s.mu.Unlock()
+		return
+	}
+	suspended := s.judgeLocked(l, exit, failure)
+	s.mu.Unlock()
+	if !suspended.IsZero() {
+		s.b.log.Error("service suspended", "service", s.name, "instance", l.number, "code", wire.Suspended, "err", failure, "until", suspended.Format(time.RFC3339))
+	}
+	if exit.Status != "" {
+		told := Event{Kind: EventInstanceEnded, Service: s.name, Instance: l.number, Exit: exit.told()}
+		if l.keeper != nil {
+			told.PID = l.pid()
+		}
+		s.b.events.add(told)
+	}
 	s.remember()
 	s.mu.Lock()
 	close(l.over)
@@ -203,23 +232,27 @@ func (s *service) ended(l *life, exit Exit, failure error) {
 	s.b.retired(s)
 }
 
-// judge notes how a life has ended, and tells who waited for it if it failed.
-func (s *service) judge(l *life, exit Exit, failure error) {
+// inVain is health.inVain.
+func (s *service) inVain(vain bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.health.inVain(vain)
+}
+
+// judgeLocked notes how a life has ended, and tells who waited for it if it failed. It returns until when the service is suspended by that.
+func (s *service) judgeLocked(l *life, exit Exit, failure error) (suspended time.Time) {
 	if exit.Status != "" {
 		s.last = exit
 	}
 	if l.number == s.number { // the next broker has nothing to look for
-		s.kept, s.keptBy = keeper.Record{}, servicefile.Service{}
+		s.kept, s.keptBy, s.served = keeper.Record{}, servicefile.Service{}, false
 	}
 	now := time.Now()
 	switch {
 	case failure != nil:
 		s.health.failed(now, l.def.ThrottleInterval, failure.Error())
 		if s.health.suspended(now) {
-			s.b.log.Error("service suspended", "service", s.name, "instance", l.number, "code", wire.Suspended, "err", failure,
-				"until", s.health.Suspended.Format(time.RFC3339))
+			suspended = s.health.Suspended
 		}
 	case now.Sub(l.begun) >= quick(l.def.ThrottleInterval):
 		s.health.lasted()
@@ -234,6 +267,7 @@ func (s *service) judge(l *life, exit Exit, failure error) {
 		failure = wire.Errorf(wire.Terminating, "%s has ended before it registered", s.name)
 	}
 	s.settleLocked(l, failure)
+	return suspended
 }
 
 // nextLocked begins what comes after a life.
@@ -276,9 +310,21 @@ func (s *service) settleLocked(l *life, err error) {
 // start has the service begin a life for a command, and returns when it has registered. One that is being stopped is followed by the next. It fails as the
 // start does, or when ctx ends.
 func (s *service) start(ctx context.Context, cause Cause) error {
-	for {
+	return s.startNext(ctx, cause, false)
+}
+
+// startNext is start. With anew an instance that is there is stopped first, if another can follow.
+func (s *service) startNext(ctx context.Context, cause Cause, anew bool) error {
+	for ; ; anew = false {
 		s.mu.Lock()
 		l := s.life
+		if anew && l != nil {
+			if err := s.startableLocked(); err != nil {
+				s.mu.Unlock()
+				return err
+			}
+			l.askLocked()
+		}
 		if l == nil || !l.stopping {
 			err := s.beginLocked(cause)
 			l = s.life
@@ -295,11 +341,17 @@ func (s *service) start(ctx context.Context, cause Cause) error {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s to stop: %w", s.name, ctx.Err())
 		}
+		s.mu.Lock()
+		dropped := l.again == nil
+		s.mu.Unlock()
+		if dropped {
+			return wire.Errorf(wire.Terminating, "%s was stopped by a later command", s.name)
+		}
 	}
 }
 
-// stop has the service's instance stop, and returns when the last of its processes is gone. It is not kept alive then. Opens that wait have the next one
-// started.
+// stop has the service's instance stop, and returns when the last of its processes is gone. It is not kept alive then, nor started at load by the next
+// broker. Opens that wait have the next one started.
 func (s *service) stop(ctx context.Context, by Cause) error {
 	s.mu.Lock()
 	s.stopped = &by
@@ -308,11 +360,13 @@ func (s *service) stop(ctx context.Context, by Cause) error {
 	}
 	l := s.life
 	if l != nil {
+		l.again = nil
 		l.askLocked()
 	} else {
 		s.changedLocked()
 	}
 	s.mu.Unlock()
+	s.remember()
 	if l == nil {
 		return nil
 	}
@@ -324,14 +378,9 @@ func (s *service) stop(ctx context.Context, by Cause) error {
 	}
 }
 
-// restart stops the service's instance, if it has one, and starts the next. It returns when that has registered.
+// restart stops the service's instance, if it has one, and starts the next. It returns when that has registered. An instance that nothing could follow is left alone.
 func (s *service) restart(ctx context.Context, cause Cause) error {
-	s.mu.Lock()
-	if s.life != nil {
-		s.life.askLocked()
-	}
-	s.mu.Unlock()
-	return s.start(ctx, cause)
+	return s.startNext(ctx, cause, true)
 }
 
 // reset lifts a suspension and forgets the failures.
@@ -384,7 +433,7 @@ func (s *service) close(leave bool) {
 	s.mu.Lock()
 	s.closed = true
 	s.unscheduleLocked()
-	s.failLocked(wire.Errorf(wire.Unavailable, "the broker is being stopped"))
+	s.failLocked(s.b.goodbye())
 	l := s.life
 	if l != nil && !leave && (l.keeper != nil || !l.served) {
 		l.askLocked()
@@ -415,50 +464,8 @@ func (s *service) reload(def *servicefile.Service) {
 // unknown is the status of an exit that nobody tells.
 const unknown = "unknown"
 
-// registered notes that an instance has registered. One that is of no life that the broker knows begins one: it was started by hand.
-func (s *service) registered(i *instance, l *life) {
-	s.mu.Lock()
-	adopted := l != nil && l.untold
-	if l == nil {
-		l = s.life
-		if l == nil {
-			l = s.newLifeLocked(Cause{})
-			s.b.work.Go(l.accompany)
-		}
-	}
-	l.instance, l.served, l.untold = i, true, false
-	s.settleLocked(l, nil)
-	s.advanceLocked()
-	s.changedLocked()
-	pending, runs, wanted := s.pendingLocked(), l.def.Program, s.def.Program
-	s.mu.Unlock()
-	l.told()
-	if adopted {
-		s.b.log.Info("instance taken up", "service", s.name, "instance", i.number, "peer", i.process.PID)
-	}
-	if adopted && pending == PendingChange {
-		s.b.log.Warn(fmt.Sprintf("instance runs otherwise than this broker would start it: 'brokerctl service restart %s' applies that, and ends its sessions", s.name),
-			"service", s.name, "instance", i.number, "peer", i.process.PID, "runs", strings.Join(runs, " "), "wanted", strings.Join(wanted, " "))
-	}
-}
-
-// unregistered notes that an instance takes no more sessions.
-func (s *service) unregistered(i *instance) {
-	s.mu.Lock()
-	l := s.life
-	lost := l != nil && l.instance == i
-	if lost {
-		l.instance = nil
-		s.changedLocked()
-	}
-	s.mu.Unlock()
-	if lost {
-		l.told()
-	}
-}
-
-// told has a life look at its registration.
-func (l *life) told() {
+// tell has a life look at its registration.
+func (l *life) tell() {
 	select {
 	case l.news <- struct{}{}:
 	default:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -51,6 +52,10 @@ func (l *life) spawn(ctx context.Context, lock *os.File) error {
 	l.s.mu.Lock()
 	l.keeper = k
 	l.s.mu.Unlock()
+	l.s.mu.Lock()
+	cause := l.s.cause
+	l.s.mu.Unlock()
+	l.s.b.events.add(Event{Kind: EventInstanceStarted, Service: l.s.name, Instance: number, PID: l.pid(), Cause: &cause})
 	l.s.b.log.Info("instance started", "service", l.s.name, "instance", l.number, "peer", l.pid())
 	l.s.b.work.Go(func() { l.converse(ours, account) })
 	return nil
@@ -91,12 +96,13 @@ const standardPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 // environment returns the program's environment: who it is, what the broker passes on, what the service file adds, and how to reach the broker.
 func (l *life) environment(a servicefile.Account) []string {
 	env := map[string]string{"PATH": standardPath, "HOME": a.Home, "USER": a.Name, "LOGNAME": a.Name, "SHELL": a.Shell}
+	maps.DeleteFunc(env, func(_, value string) bool { return value == "" }) // of a user who is in no list
 	own := passedOn
 	if int(a.UID) == os.Geteuid() {
 		own = append(slices.Clone(own), "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")
 	}
 	for _, name := range own {
-		if value, set := os.LookupEnv(name); set {
+		if value := os.Getenv(name); value != "" {
 			env[name] = value
 		}
 	}
@@ -106,9 +112,7 @@ func (l *life) environment(a servicefile.Account) []string {
 	})
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if env[name] != "" {
-			list = append(list, name+"="+env[name])
-		}
+		list = append(list, name+"="+env[name])
 	}
 	return list
 }
@@ -170,28 +174,62 @@ func (s *service) adopt() {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.kept == (keeper.Record{}) || s.life != nil { // an open was quicker: its start waits for the lock, and so for what lives
-		return
-	}
-	k, err := keeper.Adopt(s.kept)
-	if errors.Is(err, process.ErrGone) {
-		s.last = Exit{Instance: s.number, Status: unknown} // it ended while there was no broker
-		s.kept = keeper.Record{}
-		return
-	}
-	if err != nil {
-		s.b.log.Error("cannot take an instance up", "service", s.name, "instance", s.number, "err", err)
+		s.mu.Unlock()
 		return
 	}
 	l := s.newLifeLocked(s.cause)
-	l.number, l.keeper, l.begun = s.number, k, s.health.LastStart
-	l.served, l.untold = true, true
+	l.number, l.begun, l.locked, l.adopted, l.served = s.number, s.health.LastStart, true, true, s.served
 	if s.keptBy.Name != "" {
 		l.def = s.keptBy
 	}
+	kept := s.kept
+	s.mu.Unlock()
+	k, err := keeper.Adopt(kept)
+	if err != nil {
+		s.gone(l, err)
+		return
+	}
+	s.mu.Lock()
+	l.keeper = k
+	s.mu.Unlock()
 	s.b.work.Go(func() {
 		defer k.Close()
 		l.attend()
 	})
+}
+
+// gone notes that an instance of an earlier broker cannot be taken up, as it has ended while there was no broker.
+func (s *service) gone(l *life, err error) {
+	ended := errors.Is(err, process.ErrGone)
+	if !ended {
+		s.b.log.Error("cannot take an instance up", "service", s.name, "instance", l.number, "err", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ended {
+		s.last = Exit{Instance: s.number, Status: unknown}
+		s.kept = keeper.Record{}
+	}
+	s.settleLocked(l, wire.Errorf(wire.Terminating, "%s has ended before it registered", s.name))
+	close(l.over)
+	s.life = nil
+	s.rescheduleLocked(false)
+	s.changedLocked()
+}
+
+// takenUp says that an instance of an earlier broker has registered with this one.
+func (l *life) takenUp() {
+	s := l.s
+	s.mu.Lock()
+	i, pending, wanted := l.instance, s.pendingLocked(), s.def.Program
+	s.mu.Unlock()
+	if !l.adopted || i == nil {
+		return
+	}
+	s.b.log.Info("instance taken up", "service", s.name, "instance", i.number, "peer", i.process.PID)
+	if pending == PendingChange {
+		s.b.log.Warn(fmt.Sprintf("instance runs otherwise than this broker would start it: 'brokerctl service restart %s' applies that, and ends its sessions", s.name),
+			"service", s.name, "instance", i.number, "peer", i.process.PID, "runs", strings.Join(l.def.Program, " "), "wanted", strings.Join(wanted, " "))
+	}
 }

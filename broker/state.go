@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
@@ -24,6 +25,33 @@ func (s *service) stateLocked() string {
 	return ServiceStarting
 }
 
+// tellStateLocked tells of the service's state if it is another one than was told of last.
+func (s *service) tellStateLocked() {
+	was, state := cmp.Or(s.told, ServiceStopped), s.stateLocked()
+	if state == was || state == ServiceStarting && s.life.served { // it has lost its registration: it ends, or registers again
+		return
+	}
+	s.told = state
+	s.b.events.add(Event{Kind: EventServiceState, Service: s.name, Was: was, State: state, DueAt: s.dueLocked(state)})
+}
+
+// dueLocked returns until when the service is in a state, if that is known.
+func (s *service) dueLocked(state string) wire.Time {
+	switch state {
+	case ServiceSuspended:
+		return wire.At(s.health.Suspended)
+	case ServiceWaiting:
+		return wire.At(s.due)
+	}
+	return 0
+}
+
+// told returns an exit as an event has it.
+func (e Exit) told() *Exit {
+	e.Stderr, e.Why = nil, wire.Cut(e.Why, maxEventText)
+	return &e
+}
+
 // pendingLocked says what a reload has left for the next start.
 func (s *service) pendingLocked() string {
 	switch {
@@ -44,12 +72,7 @@ func (s *service) info() (ServiceInfo, *instance) {
 		last := s.last
 		info.Last = &last
 	}
-	switch {
-	case info.State == ServiceSuspended:
-		info.DueAt = wire.At(s.health.Suspended)
-	case info.State == ServiceWaiting:
-		info.DueAt = wire.At(s.due)
-	}
+	info.DueAt = s.dueLocked(info.State)
 	if s.life == nil {
 		return info, nil
 	}

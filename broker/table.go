@@ -16,8 +16,11 @@ import (
 const (
 	// keptClosed is how many closed sessions the table keeps; older ones are forgotten first.
 	keptClosed = 1000
-	// maxLive is how many open sessions instances may tell of.
-	maxLive = 100_000
+	// maxLive is how many open sessions instances may tell of: those that this broker has not handed over, as after its start, and of these each process as one service
+	// mostTold, or leastTold if others than root or the broker's user run it and the broker has not started it. More are not listed.
+	maxLive   = 100_000
+	mostTold  = 10_000
+	leastTold = 1000
 	// openingMost is how long a hand-over may be on its way before it counts as lost.
 	openingMost = 5 * time.Minute
 	// pageSize is how many sessions one reply lists.
@@ -29,8 +32,11 @@ var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "
 
 // A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
 type table struct {
+	events *events // is told of what opens and closes
+
 	mu     sync.Mutex
 	live   map[string]*entry
+	told   map[lineage]int    // how many of these were not handed over here
 	closed map[string]Session // by id
 	order  []string           // of the closed, oldest first
 	total  int64              // closed since the broker started
@@ -39,6 +45,7 @@ type table struct {
 type entry struct {
 	Session
 	instance *instance
+	told     bool          // it was not handed over here, but by an earlier broker
 	taken    chan struct{} // closed when it is no longer opening; nil: it is not, or it is closed
 }
 
@@ -50,7 +57,19 @@ func (e *entry) take() {
 	}
 }
 
-func newTable() *table { return &table{live: map[string]*entry{}, closed: map[string]Session{}} }
+// event returns an event of the session.
+func (e *entry) event(kind string) Event {
+	told := Event{Kind: kind, Endpoint: e.Endpoint, Session: e.ID, Title: e.Title, PID: e.Instance.PID, Client: &wire.Process{}}
+	*told.Client = e.Client
+	if e.instance != nil {
+		told.Service, told.Instance = e.instance.service, e.instance.number
+	}
+	return told
+}
+
+func newTable(told *events) *table {
+	return &table{events: told, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
+}
 
 // begin enters a session that is being handed over. The channel is closed when it is accepted, refused or lost.
 func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
@@ -84,6 +103,13 @@ func (t *table) idle(i *instance) (live int, since time.Time) {
 	return live, i.lastEnd
 }
 
+// hasHeard reports whether an instance has told of any session; nil has not.
+func (t *table) hasHeard(i *instance) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return i != nil && i.heard
+}
+
 // firstOpening returns the client of the session that has been opening for the longest on an instance of a service, or nil.
 func (t *table) firstOpening(service string) *wire.Process {
 	t.mu.Lock()
@@ -113,29 +139,36 @@ func (t *table) open(service string, n int) (ids []string) {
 }
 
 // update takes what an instance tells of a session of its own: one that was handed to it, or, after a broker's restart, one that nobody has told of. What it
-// tells of others' is ignored. It fails with wire.OverQuota if the table is full.
-func (t *table) update(info wire.SessionInfo, i *instance) error {
+// tells of others' is ignored. It returns false if the session is not listed because there are too many.
+func (t *table) update(info wire.SessionInfo, i *instance) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.live[info.ID]
 	switch {
 	case e != nil && !e.instance.same(i), e == nil && !slices.Contains(i.endpoints, info.Endpoint):
-		return nil
-	case e == nil && len(t.live) >= maxLive:
-		return wire.Errorf(wire.OverQuota, "more than %d sessions are open", maxLive)
+		return true
+	case e == nil && info.End == nil && (len(t.live) >= maxLive || t.told[i.lineage()] >= i.mostTold):
+		return false
 	case e == nil:
-		e = &entry{Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: wire.Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
+		e = &entry{told: true, Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: wire.Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
 	}
+	i.heard = true
 	if info.End != nil {
 		t.closeLocked(e, *info.End, wire.Time(info.ClosedAt))
-		return nil
+		return true
 	}
 	if t.reopenLocked(info.ID) {
+		if e.State == SessionOpening { // else it was open before, here or at an earlier broker
+			t.events.add(e.event(EventSessionOpened))
+		}
 		e.State, e.instance = SessionOpen, i
 		e.take()
+		if t.live[info.ID] == nil {
+			t.told[i.lineage()]++
+		}
 		t.live[info.ID] = e
 	}
-	return nil
+	return true
 }
 
 // reopenLocked reports whether a session may be open: it is not known to be closed, or only because it was not heard of, as of an instance that was stopped
@@ -172,6 +205,13 @@ func (t *table) end(i *instance, end wire.End) {
 }
 
 func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
+	if e.told && t.live[e.ID] == e {
+		if l := e.instance.lineage(); t.told[l] > 1 {
+			t.told[l]--
+		} else {
+			delete(t.told, l)
+		}
+	}
 	delete(t.live, e.ID)
 	e.take()
 	if e.instance != nil {
@@ -183,6 +223,9 @@ func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 	s := e.Session
 	s.State, s.ClosedAt, s.End = SessionClosed, at, &end
 	t.closed[s.ID] = s
+	closed := e.event(EventSessionClosed)
+	closed.End = &wire.End{Code: end.Code, Origin: end.Origin, Text: wire.Cut(end.Text, maxEventText)}
+	t.events.add(closed)
 	t.order = append(t.order, s.ID)
 	t.total++
 	for len(t.order) > keptClosed {
@@ -242,7 +285,7 @@ func (t *table) list(r SessionsRequest, seen func(Session) bool) Sessions {
 	for _, s := range all {
 		switch {
 		case r.After != "" && cursor(s) <= r.After:
-		case r.Endpoint != "" && s.Endpoint != r.Endpoint, !seen(s):
+		case !r.matches(s), !seen(s):
 		case len(page.Sessions) == pageSize:
 			page.Next = cursor(page.Sessions[pageSize-1])
 			return page
@@ -251,6 +294,15 @@ func (t *table) list(r SessionsRequest, seen func(Session) bool) Sessions {
 		}
 	}
 	return page
+}
+
+// matches reports whether a session has what the request wants.
+func (r *SessionsRequest) matches(s Session) bool {
+	return (r.Endpoint == "" || s.Endpoint == r.Endpoint) &&
+		(r.PID == 0 || s.Client.PID == r.PID || s.Instance.PID == r.PID) &&
+		(r.UID == nil || s.Client.UID == *r.UID) &&
+		(r.End == "" || s.End != nil && s.End.Code == r.End) &&
+		strings.Contains(s.Title, r.Title)
 }
 
 // cursor is where a session stands in a list: cursors compare as the sessions do, also those of sessions that have left it.

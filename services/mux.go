@@ -5,14 +5,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/schema"
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 // A Mux serves the methods of one endpoint by their names. It is a session.Handler, so a client can give one to its sessions too.
-// Methods are added before it serves; adding one twice panics.
+// Methods are added before it serves; adding one twice panics, and so does a name that begins with schema.Reserved. Besides them it serves schema.Describe.
 type Mux struct {
 	mu      sync.RWMutex
 	methods map[string]method
@@ -21,14 +23,16 @@ type Mux struct {
 
 // A method serves calls, or one-way messages.
 type method struct {
-	kind  Kind
-	serve func(context.Context, *session.Message) (any, error)
+	kind      Kind
+	serve     func(context.Context, *session.Message) (any, error)
+	signature signature
 }
 
 // A stream is a method that serves raw streams, or streaming calls.
 type stream struct {
-	kind  Kind
-	serve func(context.Context, *session.Stream) error
+	kind      Kind
+	serve     func(context.Context, *session.Stream) error
+	signature signature
 }
 
 // A Streaming is one side of a streaming call; see session.Streaming.
@@ -36,7 +40,9 @@ type Streaming[In, Out any] = session.Streaming[In, Out]
 
 // NewMux returns a Mux without methods.
 func NewMux() *Mux {
-	return &Mux{methods: map[string]method{}, streams: map[string]stream{}}
+	mux := &Mux{methods: map[string]method{}, streams: map[string]stream{}}
+	mux.methods[schema.Describe] = method{kind: KindCall, serve: mux.describe}
+	return mux
 }
 
 // Handle adds a method that takes a Request and returns a Reply. The handler runs on a goroutine of its own for each request; its context ends with the
@@ -50,7 +56,7 @@ func Handle[Request, Reply any](mux *Mux, name string, handler func(context.Cont
 			return nil, err
 		}
 		return handler(ctx, request)
-	}})
+	}, callOf[Request, Reply]()})
 }
 
 // HandleOneWay adds a method that takes one-way messages. The next message of that session is taken up only when the handler has returned.
@@ -62,12 +68,12 @@ func HandleOneWay[Message any](mux *Mux, name string, handler func(context.Conte
 			return nil, err
 		}
 		return nil, handler(ctx, message)
-	}})
+	}, callOf[Message, any]()})
 }
 
 // HandleStream adds a method that serves a raw stream, which is closed when the handler returns. An error is what the client then reads.
 func HandleStream(mux *Mux, name string, handler func(context.Context, *session.Stream) error) {
-	mux.addStream(name, stream{KindStream, handler})
+	mux.addStream(name, stream{KindStream, handler, signature{}})
 }
 
 // HandleStreaming adds a method that serves streaming calls: it takes a Request, and then receives values of In and sends values of Out, as many as it
@@ -85,25 +91,33 @@ func HandleStreaming[Request, In, Out any](mux *Mux, name string, handler func(c
 			return err
 		}
 		return values.CloseSend()
-	}})
+	}, streamingOf[Request, In, Out]()})
 }
 
 func (mux *Mux) addStream(name string, s stream) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
-	if _, twice := mux.streams[name]; twice || name == "" || len(name) > wire.MaxMethod {
-		panic(fmt.Sprintf("services: stream method %q is added twice, or its name is not of 1 to %d bytes", name, wire.MaxMethod))
-	}
+	_, twice := mux.streams[name]
+	check("stream method", name, twice)
 	mux.streams[name] = s
 }
 
 func (mux *Mux) add(name string, m method) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
-	if _, twice := mux.methods[name]; twice || name == "" || len(name) > wire.MaxMethod {
-		panic(fmt.Sprintf("services: method %q is added twice, or its name is not of 1 to %d bytes", name, wire.MaxMethod))
-	}
+	_, twice := mux.methods[name]
+	check("method", name, twice)
 	mux.methods[name] = m
+}
+
+// check panics for a method that cannot be added.
+func check(what, name string, twice bool) {
+	switch {
+	case twice || name == "" || len(name) > wire.MaxMethod:
+		panic(fmt.Sprintf("services: %s %q is added twice, or its name is not of 1 to %d bytes", what, name, wire.MaxMethod))
+	case strings.HasPrefix(name, schema.Reserved):
+		panic(fmt.Sprintf("services: %s %q: names that begin with %s are the library's own", what, name, schema.Reserved))
+	}
 }
 
 // Serve serves one message; it is for the session to call.

@@ -194,7 +194,7 @@ func answer(conn *net.UnixConn) (accepted wire.Accepted, err error) {
 // controlMux serves the broker's questions.
 func (r *registrar) controlMux() *Mux {
 	mux := NewMux()
-	mux.add(wire.MethodHandOver, method{KindOneWay, r.handOver})
+	mux.add(wire.MethodHandOver, method{kind: KindOneWay, serve: r.handOver})
 	Handle(mux, wire.MethodInspect, func(_ context.Context, ref wire.SessionRef) (wire.Inspection, error) {
 		return r.host.Inspect(ref.Session)
 	})

@@ -65,7 +65,8 @@ type Limit struct {
 
 // An Output is where what a program writes goes. What cannot be written is dropped, and counted in the next line that can.
 type Output struct {
-	// Path is the absolute path of a file that is appended to and made with mode 0640. A link is not followed.
+	// Path is the absolute path of a file that is appended to and made with mode 0640. No link is followed, and the program is not started if others than root and this
+	// process's user can write one of the folders on the way: the error names it.
 	Path string
 	// Inherit means the caller's own standard error.
 	Inherit bool

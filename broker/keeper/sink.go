@@ -21,6 +21,7 @@ const (
 // A sink is where output goes. Nothing that happens to it stops the program: what cannot be written is dropped, and counted.
 type sink struct {
 	path string // empty: fd is given, and stays
+	open func(path string, flags int, mode uint32) (fd int, err error)
 	mode uint32 // that the file is made with
 	max  int64  // that it may grow to, in bytes; 0: any size
 	fd   int    // -1: not open
@@ -31,11 +32,11 @@ type sink struct {
 func newSink(to Output, o order) *sink {
 	switch {
 	case to.Path != "":
-		return &sink{path: to.Path, mode: 0o640, fd: -1}
+		return &sink{path: to.Path, open: openBelow, mode: 0o640, fd: -1}
 	case to.Inherit:
 		return &sink{fd: unix.Stderr}
 	}
-	return &sink{path: o.Log, mode: 0o600, max: o.MaxLog, fd: -1}
+	return &sink{path: o.Log, open: unix.Open, mode: 0o600, max: o.MaxLog, fd: -1} // its folder is the broker's own
 }
 
 // write writes b, and before it how much was lost.
@@ -106,7 +107,7 @@ func (s *sink) ready(n int) (size int, err error) {
 		s.shut()
 	}
 	if s.fd < 0 {
-		if file, err = s.open(); err != nil {
+		if file, err = s.begin(); err != nil {
 			return 0, err
 		}
 	}
@@ -126,8 +127,9 @@ func sizeOf(file unix.Stat_t) int {
 	return piece
 }
 
-func (s *sink) open() (file unix.Stat_t, err error) {
-	s.fd, err = unix.Open(s.path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, s.mode)
+// begin opens the file.
+func (s *sink) begin() (file unix.Stat_t, err error) {
+	s.fd, err = s.open(s.path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, s.mode)
 	if err != nil {
 		s.fd = -1
 		return file, err
@@ -144,7 +146,7 @@ func (s *sink) rotate() (unix.Stat_t, error) {
 	if err := unix.Rename(s.path, s.path+".1"); err != nil && err != unix.ENOENT {
 		return unix.Stat_t{}, err
 	}
-	return s.open()
+	return s.begin()
 }
 
 // shut closes the file, which is opened anew when there is something to write.

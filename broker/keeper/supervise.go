@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -81,6 +82,9 @@ func (s *supervisor) absorbSignals() {
 func (s *supervisor) start() (step, path string, err error) {
 	if step, err := process.AdoptOrphans(); err != nil {
 		return step, "", err
+	}
+	if err, told := errors.AsType[*StartError](checkOutputs(s.order.Stdout, s.order.Stderr)); told {
+		return err.Step, err.Path, err.Errno
 	}
 	if s.order.Cgroup != "" {
 		if err := cgroup(s.order.Cgroup).make(); err != nil {

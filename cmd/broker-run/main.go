@@ -1,4 +1,4 @@
-// Command broker-run runs a command in a container that leases an address, and ends it when the address's network is lost.
+// Command broker-run runs a command in a container that leases an address, and ends it when the address's network is lost for good.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -31,7 +32,7 @@ usage:
 
 It leases an address on each --network and runs COMMAND with FAIRLEAD_ADDRESS, FAIRLEAD_GATEWAY, FAIRLEAD_MAC,
 FAIRLEAD_NETWORK and FAIRLEAD_HOSTNAME set, and FAIRLEAD_ADDRESS_2 and so on for further networks. When a network is lost,
-it ends COMMAND and all it started. Signals are passed on to COMMAND, which may take its time. When broker-run itself is killed, they go with it, and the address is free again once
+it ends COMMAND and all it started; with --on-loss=reclaim only if it cannot take its lease back within --grace. Signals are passed on to COMMAND, which may take its time. When broker-run itself is killed, they go with it, and the address is free again once
 the last of them is gone.
 
 flags:
@@ -51,6 +52,12 @@ const (
 	exitUsage = 2
 )
 
+// What --on-loss may be.
+const (
+	lossTerminate = "terminate"
+	lossReclaim   = "reclaim"
+)
+
 // A signaled is the signal that ended broker-run before the command ran.
 type signaled syscall.Signal
 
@@ -63,8 +70,9 @@ type run struct {
 	hostname string
 	grace    time.Duration
 	contain  string
+	onLoss   string
 	timeout  time.Duration
-	verbose  bool
+	log      *cli.LogFlags
 }
 
 func main() {
@@ -80,10 +88,11 @@ func runMain(args []string) int {
 	flags.StringVar(&r.socket, "socket", "", "path of the broker's socket (default: $FAIRLEAD_SOCKET, else that of this user)")
 	flags.StringArrayVar(&r.networks, "network", []string{network.DefaultNetwork}, "`NAME` of a network to lease an address on; may be given more than once")
 	flags.StringVar(&r.hostname, "hostname", "", "hostname to lease on each network")
+	flags.StringVar(&r.onLoss, "on-loss", lossTerminate, "what to do when a network is lost: terminate, or reclaim: keep the container, and take the lease back within --grace")
 	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end because a network is lost")
 	flags.StringVar(&r.contain, "contain", string(runner.Require), "require: refuse to start without namespaces; best: do what can be done")
 	flags.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker and the leases")
-	flags.BoolVar(&r.verbose, "verbose", false, "log more")
+	r.log = cli.AddLogFlags(flags, slog.LevelWarn)
 	err := flags.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
 		fmt.Print(usage, flags.FlagUsages(), after)
@@ -113,6 +122,8 @@ func (r *run) check(command []string) error {
 		return errors.New("no command to run")
 	case r.contain != string(runner.Require) && r.contain != string(runner.Best):
 		return fmt.Errorf("--contain %q: want require or best", r.contain)
+	case r.onLoss != lossTerminate && r.onLoss != lossReclaim:
+		return fmt.Errorf("--on-loss %q: want terminate or reclaim", r.onLoss)
 	case r.grace <= 0 || r.timeout <= 0:
 		return errors.New("--grace and --timeout: want more than 0")
 	case len(r.networks) == 0:
@@ -142,7 +153,15 @@ func (r *run) run(command []string) error {
 
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	container, err := runner.Prepare(cmd, runner.Options{Contain: runner.Contain(r.contain), Grace: r.grace, Logger: r.logger()})
+	var open sessions
+	defer open.close()
+	options := runner.Options{Contain: runner.Contain(r.contain), Grace: r.grace, Logger: r.log.Logger()}
+	if r.onLoss == lossReclaim {
+		options.Reclaim = func(ctx context.Context, lost *network.Lease, witness *os.File) (*network.Lease, error) {
+			return r.reclaim(ctx, lost, witness, &open)
+		}
+	}
+	container, err := runner.Prepare(cmd, options)
 	if err != nil {
 		return err
 	}
@@ -151,9 +170,8 @@ func (r *run) run(command []string) error {
 		fmt.Fprintf(os.Stderr, "broker-run: %v\n", err)
 	}
 	done := r.sayWaiting()
-	leases, sessions, err := r.lease(container.Witness(), signals)
+	leases, err := r.lease(container.Witness(), &open, signals)
 	done()
-	defer closeAll(sessions)
 	if err != nil {
 		return err
 	}
@@ -176,15 +194,8 @@ func (r *run) sayWaiting() (stop func()) {
 	return func() { t.Stop() }
 }
 
-func (r *run) logger() *slog.Logger {
-	if r.verbose {
-		return cli.Logger(slog.LevelDebug)
-	}
-	return cli.Logger(slog.LevelWarn)
-}
-
 // lease opens a session for each network and allocates on it. If one fails, the others are let go by closing their sessions.
-func (r *run) lease(witness *os.File, signals <-chan os.Signal) (leases []*network.Lease, sessions []*client.Session, err error) {
+func (r *run) lease(witness *os.File, open *sessions, signals <-chan os.Signal) (leases []*network.Lease, err error) {
 	ctx, stop := interruptible(signals)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("not within --timeout %v: %w", r.timeout, context.DeadlineExceeded))
@@ -197,17 +208,18 @@ func (r *run) lease(witness *os.File, signals <-chan os.Signal) (leases []*netwo
 	for _, name := range r.networks {
 		s, l, err := r.leaseOn(ctx, name, witness)
 		if err != nil {
-			return leases, sessions, err
+			return leases, err
 		}
-		sessions, leases = append(sessions, s), append(leases, l)
+		open.add(s)
+		leases = append(leases, l)
 	}
-	return leases, sessions, nil
+	return leases, nil
 }
 
 // leaseOn opens a session and allocates on it. One that is lost before it has the lease is of no use and holds nothing, so it is done again on a new one.
 func (r *run) leaseOn(ctx context.Context, name string, witness *os.File) (*client.Session, *network.Lease, error) {
 	for {
-		s, err := client.Dial(ctx, network.Endpoint, client.Options{Socket: r.socket, Title: "broker-run " + name})
+		s, err := client.Dial(ctx, network.Endpoint, r.options(name))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -244,10 +256,42 @@ func interruptible(signals <-chan os.Signal) (ctx context.Context, stop func()) 
 	}
 }
 
-// closeAll closes sessions at the same time.
-func closeAll(sessions []*client.Session) {
+// options are those of the session for a network.
+func (r *run) options(name string) client.Options {
+	return client.Options{Socket: r.socket, Title: "broker-run " + name}
+}
+
+// reclaim takes a lease back on a session of its own.
+func (r *run) reclaim(ctx context.Context, lost *network.Lease, witness *os.File, open *sessions) (*network.Lease, error) {
+	l, s, err := network.Reclaim(ctx, lost, witness, r.options(lost.Network))
+	if err != nil {
+		return nil, err
+	}
+	open.add(s)
+	return l, nil
+}
+
+// sessions are those that are open. Its zero value has none.
+type sessions struct {
+	mu   sync.Mutex
+	list []*client.Session
+}
+
+// add takes one more, and leaves those out that have ended.
+func (o *sessions) add(s *client.Session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(slices.DeleteFunc(o.list, func(old *client.Session) bool { return old.Context().Err() != nil }), s)
+}
+
+// close closes all at the same time.
+func (o *sessions) close() {
+	o.mu.Lock()
+	list := o.list
+	o.list = nil
+	o.mu.Unlock()
 	var closing sync.WaitGroup
-	for _, s := range sessions {
+	for _, s := range list {
 		closing.Go(func() { s.Close() })
 	}
 	closing.Wait()

@@ -36,14 +36,15 @@ denied     %d
 }
 
 func (c *command) sessionList(ctx context.Context) error {
-	all, err := console.Sessions(ctx, c.options(), broker.SessionsRequest{State: c.state, Endpoint: c.endpoint})
+	if err := checkCode(c.end); err != nil {
+		return err
+	}
+	request := broker.SessionsRequest{State: c.state, Endpoint: c.endpoint, PID: c.pid, UID: c.uid, End: wire.Code(c.end), Title: c.title}
+	all, err := console.Sessions(ctx, c.options(), request)
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON("sessions", all)
-	}
-	return console.PrintSessions(c.out, all)
+	return printList(c, "sessions", console.SessionListing, all)
 }
 
 // An inspected session is the session with what its instance sees of it.

@@ -26,3 +26,6 @@ func Escape(w io.Writer, parts ...[]byte) error {
 	}
 	return e.end()
 }
+
+// Commands returns the names of all commands.
+func Commands() []string { return names((&command{}).verbs()) }

@@ -58,7 +58,12 @@ type followed struct {
 // follow has brokerctl follow the talker's log; its output is a pipe.
 func (w *world) follow(words ...string) followed {
 	w.Helper()
-	cmd := w.program(append([]string{"service", "logs", "-f", talker}, words...)...)
+	return w.followed(w.program(append([]string{"service", "logs", "-f", talker}, words...)...))
+}
+
+// followed starts a process whose output is a pipe.
+func (w *world) followed(cmd *exec.Cmd) followed {
+	w.Helper()
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	w.must(err, cmd.Start())

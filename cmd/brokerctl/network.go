@@ -7,7 +7,9 @@ import (
 
 	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 func (c *command) leaseList(ctx context.Context) error {
@@ -20,10 +22,7 @@ func (c *command) leaseList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON("leases", list)
-	}
-	return console.PrintLeases(c.out, list)
+	return printList(c, "leases", console.LeaseListing, list)
 }
 
 func (c *command) networkList(ctx context.Context) error {
@@ -36,12 +35,95 @@ func (c *command) networkList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON("networks", list)
+	return printList(c, "networks", networkListing, list)
+}
+
+func (c *command) networkInspect(ctx context.Context, name string) error {
+	s, err := c.dial(ctx, network.Endpoint)
+	if err != nil {
+		return err
 	}
-	t := cli.NewTable("NAME", "PREFIXES", "GATEWAYS", "MTU", "TOTAL", "HELD", "ORPHANED", "FREE")
+	defer s.Close()
+	list, err := network.Networks(ctx, s)
+	if err != nil {
+		return err
+	}
+	var names []string
 	for _, n := range list {
-		t.Row(n.Name, strings.Join(n.Prefixes, ","), strings.Join(n.Gateways, ","), fmt.Sprint(n.MTU), fmt.Sprint(n.Total), fmt.Sprint(n.Held), fmt.Sprint(n.Orphaned), fmt.Sprint(n.Free))
+		if n.Name == name {
+			return c.printNetwork(n)
+		}
+		names = append(names, n.Name)
 	}
-	return t.Print(c.out)
+	if near := nearest.Of(name, names); len(near) > 0 {
+		return wire.Errorf(wire.NotFound, "no network %s: is it %s?", name, strings.Join(near, " or "))
+	}
+	return wire.Errorf(wire.NotFound, "no network %s: 'brokerctl network list' shows which there are", name)
+}
+
+func (c *command) printNetwork(n network.NetworkInfo) error {
+	if c.json {
+		return c.printJSON("network", n)
+	}
+	quarantine := ""
+	if n.Quarantine > 0 {
+		quarantine = n.Quarantine.String()
+	}
+	lines := [][2]string{
+		{"name", n.Name}, {"prefixes", strings.Join(n.Prefixes, ", ")}, {"gateways", strings.Join(n.Gateways, ", ")}, {"mtu", fmt.Sprint(n.MTU)},
+		{"addresses", fmt.Sprintf("%d: %d held, %d reserved, %d cooling, %d orphaned, %d free", n.Total, n.Held, n.Reserved, n.Cooling, n.Orphaned, n.Free)},
+		{"leases", fmt.Sprintf("%d of at most %d", n.Leases, n.MaxLeases)}, {"quarantine", quarantine}, {"mac prefix", n.MACPrefix},
+		{"dns", strings.Join(n.DNS, ", ")}, {"search", strings.Join(n.Search, ", ")},
+	}
+	for _, r := range n.Routes {
+		lines = append(lines, [2]string{"route", r.To + " via " + r.Via})
+	}
+	return c.printPairs(lines)
+}
+
+// networkReload has the network service read its networks anew.
+func (c *command) networkReload(ctx context.Context) error {
+	s, err := c.dial(ctx, network.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	done, err := network.Reload(ctx, s)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("reload", done)
+	}
+	_, err = fmt.Fprintf(c.out, "reloaded: there are %s\n", counted(done.Networks, "network"))
+	return err
+}
+
+// networkListing is how networks are shown.
+var networkListing = cli.Listing[network.NetworkInfo]{
+	Thing: "network",
+	Columns: []cli.Column[network.NetworkInfo]{
+		{Name: "NAME", Cell: func(n network.NetworkInfo) string { return n.Name }},
+		{Name: "PREFIXES", Cell: func(n network.NetworkInfo) string { return strings.Join(n.Prefixes, ",") }},
+		{Name: "GATEWAYS", Cell: func(n network.NetworkInfo) string { return strings.Join(n.Gateways, ",") }},
+		counts("MTU", func(n network.NetworkInfo) uint64 { return uint64(n.MTU) }),
+		counts("TOTAL", func(n network.NetworkInfo) uint64 { return n.Total }),
+		counts("HELD", func(n network.NetworkInfo) uint64 { return n.Held }),
+		counts("RESERVED", func(n network.NetworkInfo) uint64 { return n.Reserved }),
+		counts("COOLING", func(n network.NetworkInfo) uint64 { return n.Cooling }),
+		counts("ORPHANED", func(n network.NetworkInfo) uint64 { return n.Orphaned }),
+		counts("FREE", func(n network.NetworkInfo) uint64 { return n.Free }),
+	},
+	Totals: func(all []network.NetworkInfo) string {
+		var held, cooling, orphaned, free uint64
+		for _, n := range all {
+			held, cooling, orphaned, free = held+n.Held, cooling+n.Cooling, orphaned+n.Orphaned, free+n.Free
+		}
+		return fmt.Sprintf("%d addresses held, %d cooling, %d orphaned, %d free", held, cooling, orphaned, free)
+	},
+}
+
+// counts is a column of numbers.
+func counts(name string, of func(network.NetworkInfo) uint64) cli.Column[network.NetworkInfo] {
+	return cli.Column[network.NetworkInfo]{Name: name, Cell: func(n network.NetworkInfo) string { return fmt.Sprint(of(n)) }, Order: console.By(of)}
 }

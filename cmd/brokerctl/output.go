@@ -6,20 +6,34 @@ import (
 	"fmt"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
+// printList prints rows as the flags say: as a table or as JSON, with how many there are.
+func printList[T any](c *command, name string, l cli.Listing[T], rows []T) error {
+	if !c.json {
+		return l.Print(c.out, c.view, rows)
+	}
+	shown := l.Arrange(c.view, rows)
+	empty(&shown)
+	return c.printMembers(name, shown, fmt.Sprintf(`,"total":%d`, len(rows)))
+}
+
 // printJSON prints {"version": 1, name: value}. Fields are added to it and never changed.
-func (c *command) printJSON(name string, value any) error {
+func (c *command) printJSON(name string, value any) error { return c.printMembers(name, value, "") }
+
+// printMembers is printJSON with more members behind the value. What is printed again and again has a line each.
+func (c *command) printMembers(name string, value any, more string) error {
 	b, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	if string(b) == "null" {
-		b = []byte("[]") // the only values that may be nil are lists
-	}
+	whole := fmt.Appendf(nil, `{"version":1,%q:%s%s}`, name, b, more)
 	var out bytes.Buffer
-	if err := json.Indent(&out, fmt.Appendf(nil, `{"version":1,%q:%s}`, name, b), "", "  "); err != nil {
+	if c.watch > 0 {
+		out.Write(whole)
+	} else if err := json.Indent(&out, whole, "", "  "); err != nil {
 		return err
 	}
 	out.WriteByte('\n')

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -19,17 +20,47 @@ func (c *command) serviceList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		for i := range list.Services {
-			empty(&list.Services[i].Endpoints)
+	for i := range list.Services {
+		empty(&list.Services[i].Endpoints)
+	}
+	return printList(c, "services", serviceListing, list.Services)
+}
+
+// serviceListing is how services are shown.
+var serviceListing = cli.Listing[broker.ServiceInfo]{
+	Thing: "service",
+	Columns: []cli.Column[broker.ServiceInfo]{
+		{Name: "NAME", Cell: func(s broker.ServiceInfo) string { return s.Name }},
+		{Name: "STATE", Cell: stateCell, Tone: serviceTone},
+		{Name: "PID", Cell: func(s broker.ServiceInfo) string { return number(s.PID) }, Order: console.By(func(s broker.ServiceInfo) int { return s.PID })},
+		{Name: "SINCE", Cell: func(s broker.ServiceInfo) string { return cli.Age(since(s)) }, Order: console.By(func(s broker.ServiceInfo) wire.Time { return -since(s) })},
+		{Name: "STARTS", Cell: func(s broker.ServiceInfo) string { return number(s.Starts) }, Order: console.By(func(s broker.ServiceInfo) int64 { return s.Starts })},
+		{Name: "LAST EXIT", Cell: lastExit},
+		{Name: "SESSIONS", Cell: func(s broker.ServiceInfo) string { return fmt.Sprint(s.Sessions) }, Order: console.By(func(s broker.ServiceInfo) int { return s.Sessions })},
+		{Name: "ENDPOINTS", Cell: func(s broker.ServiceInfo) string { return strings.Join(s.Endpoints, ",") }},
+	},
+	Totals: func(all []broker.ServiceInfo) string {
+		running, sessions := 0, 0
+		for _, s := range all {
+			sessions += s.Sessions
+			if s.State == broker.ServiceRunning {
+				running++
+			}
 		}
-		return c.printJSON("services", list.Services)
+		return fmt.Sprintf("%d running, with %d sessions", running, sessions)
+	},
+}
+
+func serviceTone(s broker.ServiceInfo) cli.Tone {
+	switch s.State {
+	case broker.ServiceRunning:
+		return cli.Good
+	case broker.ServiceStarting, broker.ServiceStopping, broker.ServiceWaiting:
+		return cli.Busy
+	case broker.ServiceSuspended:
+		return cli.Bad
 	}
-	t := cli.NewTable("NAME", "STATE", "PID", "SINCE", "STARTS", "LAST EXIT", "SESSIONS", "ENDPOINTS")
-	for _, s := range list.Services {
-		t.Row(s.Name, stateCell(s), number(s.PID), cli.Age(since(s)), number(s.Starts), lastExit(s), fmt.Sprint(s.Sessions), strings.Join(s.Endpoints, ","))
-	}
-	return t.Print(c.out)
+	return cli.Plain
 }
 
 // stateCell is a service's state, until when it is in it if that is known, and what a reload has left to do.

@@ -26,16 +26,21 @@ import (
 // patience is how long an event may take.
 const patience = 20 * time.Second
 
-// roleVariable has the test's own program play a process that a test needs: "echo" is a service, "brokerctl" is the command.
+// roleVariable has the test's own program play a process that a test needs: "echo" and "typed" are services, "brokerctl" is the command.
 const roleVariable = "BROKERCTL_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "echo":
 		os.Exit(serveEcho())
+	case "typed":
+		os.Exit(serveTyped())
 	case "brokerctl":
 		os.Exit(brokerctl.Run(os.Args[1:], os.Stdout, os.Stderr))
 	}
+	// The runtime begins what it goes on with, so that tests can count goroutines.
+	_, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	stop()
 	os.Exit(m.Run())
 }
 

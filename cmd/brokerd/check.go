@@ -12,34 +12,38 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/services/network/networkfile"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-const checkHelp = `brokerd check [FILE ...] says what is wrong with service files, as FILE:LINE: key: rule, and starts nothing.
+const checkHelp = `brokerd check [FILE ...] says what is wrong with service files and with network.toml, as FILE:LINE: key: rule, and starts nothing.
 
 Without FILE it reads the configuration folders as brokerd serve does. Names and endpoints that two services have are wrong, too. A program
-that is not there, or is not executable, is a warning: it may come later.
+that is not there, or is not executable, is a warning: it may come later. A FILE is a service file; --networks checks one with networks.
 
 exit codes: 0 all is right, 1 something is wrong, 2 usage
 
 examples:
   brokerd check
-  brokerd check com.example.counter.toml`
+  brokerd check com.example.counter.toml
+  brokerd check --networks network.toml`
 
 // checkMain is brokerd check.
 func checkMain(args []string) int {
 	flags := pflag.NewFlagSet("brokerd check", pflag.ContinueOnError)
 	which := flagsOfConfig(flags, "the files of the system's broker", "the files of this user's broker, also as root")
+	networks := flags.StringArray("networks", nil, "also, or alone, a `FILE` with networks, as network.toml; may be given more than once")
 	if code, ok := parseFlags(flags, args, checkHelp); !ok {
 		return code
 	}
 	files := flags.Args()
+	byFile := len(files)+len(*networks) > 0
 	folders, err := which.folders()
 	switch {
 	case which.system && which.user:
 		err = errors.New("--system and --user each say whose service files to check: give one of them")
-	case len(files) > 0 && *which != (configFlags{}):
+	case byFile && *which != (configFlags{}):
 		err = errors.New("files are checked by themselves: give no --config-dir, --system or --user with them")
 	}
 	if err != nil {
@@ -47,12 +51,19 @@ func checkMain(args []string) int {
 		return exitUsage
 	}
 	builtIn := []servicefile.Service{networkService(socket.SystemPath, nil)}
-	if len(files) > 0 {
+	if byFile {
 		services, problems := servicefile.ReadAll(builtIn, distinct(files)...)
-		return report(nil, services, problems)
+		return report(nil, distinct(*networks), services, problems)
 	}
 	services, problems := servicefile.LoadWith(builtIn, folders...)
-	return report(folders, services, problems)
+	switch file, err := (&networkSource{folders: folders}).find(); {
+	case err != nil:
+		cli.Fail(os.Stderr, "brokerd check", err, "")
+		return exitFailed
+	case file != "":
+		*networks = []string{file}
+	}
+	return report(folders, *networks, services, problems)
 }
 
 // distinct returns the paths without those that are there twice.
@@ -65,8 +76,14 @@ func distinct(paths []string) (list []string) {
 	return list
 }
 
-// report prints what was found in folders, or in files, and returns the exit code.
-func report(folders []string, services []servicefile.Service, problems []*servicefile.Problem) (code int) {
+// report prints what was found in folders, or in files, and in files with networks, and returns the exit code.
+func report(folders, files []string, services []servicefile.Service, problems []*servicefile.Problem) (code int) {
+	networks := 0
+	for _, path := range files {
+		config, wrong := networkfile.Read(path)
+		networks += len(config.Networks)
+		problems = append(problems, wrong...)
+	}
 	services = slices.DeleteFunc(services, func(s servicefile.Service) bool { return s.File == "" }) // what is built in is right
 	for _, p := range problems {
 		fmt.Fprintln(os.Stderr, p)
@@ -76,7 +93,11 @@ func report(folders []string, services []servicefile.Service, problems []*servic
 			fmt.Fprintln(os.Stderr, w)
 		}
 	}
-	verdict := counted(len(services), "service") + " right"
+	verdict := counted(len(services), "service")
+	if networks > 0 {
+		verdict += " and " + counted(networks, "network")
+	}
+	verdict += " right"
 	if wrong := len(brokenFiles(problems)); wrong > 0 {
 		verdict += fmt.Sprintf(", %s wrong", counted(wrong, "file"))
 		code = exitFailed

@@ -77,8 +77,10 @@ type config struct {
 	folders []string
 	network servicefile.Service // as it is without a file
 	systemd manager             // is told how many services there are
+	again   chan struct{}       // takes one when the service files were read anew
 
 	mu   sync.Mutex
+	read bool   // the service files were, once
 	file string // of the network service as it was loaded last; empty: it had none
 }
 
@@ -86,6 +88,13 @@ type config struct {
 func (c *config) load() ([]servicefile.Service, []*servicefile.Problem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.read {
+		select {
+		case c.again <- struct{}{}:
+		default: // one that waits asks for the same
+		}
+	}
+	c.read = true
 	services, problems := servicefile.LoadWith([]servicefile.Service{c.network}, c.folders...)
 	c.systemd.tell(status(len(services), len(brokenFiles(problems))))
 	i := slices.IndexFunc(services, func(s servicefile.Service) bool { return s.Name == network.Endpoint })
@@ -110,12 +119,11 @@ func brokenFiles(problems []*servicefile.Problem) map[string]bool {
 	return files
 }
 
-// networkService is this program run again as the network service. Its log lines go where the broker's go.
-func networkService(path string, networks []string) servicefile.Service {
+// networkService is this program run again as the network service, with the flags that say which networks there are, and more. Its log lines go where the broker's
+// go.
+func networkService(path string, networks []string, more ...string) servicefile.Service {
 	program := []string{ownPath(), "network", "--socket", path, "--state-dir", broker.StateDir(path, network.Endpoint)}
-	for _, n := range networks {
-		program = append(program, "--network", n)
-	}
+	program = append(append(program, networks...), more...)
 	environment := map[string]string{}
 	for _, name := range passedOn {
 		if value, set := os.LookupEnv(name); set {

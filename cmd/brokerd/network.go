@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
@@ -43,7 +44,7 @@ func networkMain(args []string) int {
 	path := flags.String("socket", "", "path of the broker's socket")
 	stateDir := flags.String("state-dir", "", "folder of the record of leases (default: SOCKET.d/"+network.Endpoint+")")
 	source := flagsOfNetworks(flags)
-	verbose := flags.Bool("verbose", false, "log more than start, stop and faults")
+	logging := cli.AddLogFlags(flags, slog.LevelInfo)
 	if code, ok := parse(flags, args, networkHelp); !ok {
 		return code
 	}
@@ -63,7 +64,7 @@ func networkMain(args []string) int {
 	if err == nil {
 		defer lock.Close()
 		err = serveNetwork(source, server.Config{
-			Networks: config.Networks, Limits: config.Limits, StateDir: *stateDir, Socket: *path, Logger: newLogger(*verbose),
+			Networks: config.Networks, Limits: config.Limits, Load: source.networks, StateDir: *stateDir, Socket: *path, Logger: logging.Logger(),
 			Suspects: func(ctx context.Context) ([]int, error) { return earlierClients(ctx, *path) },
 		})
 	}

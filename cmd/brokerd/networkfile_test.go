@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,7 +10,10 @@ import (
 	"testing"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // declare writes a place's network.toml.
@@ -53,6 +57,81 @@ func TestTheNetworkServiceHasItsNetworksFromAFileAndReloadsIt(t *testing.T) {
 	}
 	d.stop()
 	b.stop()
+}
+
+func TestTheBrokersNetworkServiceHasItsNetworksFromTheFileAndReadsItAnewWithTheServiceFiles(t *testing.T) {
+	p := newPlace(t)
+	lab := func(prefix string) string { return "[[network]]\nname = \"lab\"\nprefixes = [\"" + prefix + "\"]\n" }
+	path := p.declare(lab("10.9.0.0/24"))
+	d := p.serve()
+	d.cmd.Process.Signal(syscall.SIGHUP) // while there is no network service nothing starts it
+	d.await("services reloaded", 1)
+	if state := p.inspect(network.Endpoint).State; state != broker.ServiceStopped {
+		t.Errorf("after a reload the network service is %s", state)
+	}
+	s := p.dial(network.Endpoint)
+	lease, err := network.Allocate(within(t), s, network.Request{Network: "lab"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefixes := func() string {
+		list, err := network.Networks(within(t), s)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("the networks are %+v, %v", list, err)
+		}
+		return strings.Join(list[0].Prefixes, ",")
+	}
+
+	p.declare(lab("10.9.0.0/16"))
+	d.cmd.Process.Signal(syscall.SIGHUP)
+	if !soon(func() bool { return prefixes() == "10.9.0.0/16" }) {
+		t.Errorf("after SIGHUP there is %s", prefixes())
+	}
+	p.declare(lab("10.9.0.0/20"))
+	if _, err := console.Ask[broker.Reloaded](within(t), p.options(), broker.MethodReload, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !soon(func() bool { return prefixes() == "10.9.0.0/20" }) {
+		t.Errorf("after a reload of the services there is %s", prefixes())
+	}
+	for n, change := range []struct{ text, says string }{
+		{lab("10.8.0.0/24"), lease.ID},
+		{"[[network]]\nname = \"lab\"\nprefix = \"10.8.0.0/24\"\n", path + ":3: network[0].prefix: unknown key"},
+	} {
+		p.declare(change.text)
+		d.cmd.Process.Signal(syscall.SIGHUP)
+		if text, _ := d.await("the networks stay as they are", n+1)["err"].(string); !strings.Contains(text, change.says) {
+			t.Errorf("of a change that cannot be it says %q, want %q", text, change.says)
+		}
+		if _, err := network.Reload(within(t), s); err == nil || !strings.Contains(err.Error(), change.says) {
+			t.Errorf("asked for a change that cannot be, it says %v, want %q", err, change.says)
+		}
+	}
+	if got := prefixes(); got != "10.9.0.0/20" || lease.Err() != nil {
+		t.Errorf("after what was refused there is %s, and the lease says %v", got, lease.Err())
+	}
+	s.Close()
+	d.stop()
+}
+
+func TestAFileThatIsWrongFromTheBeginningIsToldAndKeepsTheNetworkServiceAlone(t *testing.T) {
+	p := newPlace(t)
+	p.write("quick.toml", "name = 'fairlead.network'\nthrottle_interval = '0s'\n")
+	path := p.declare("[[network]]\nname = \"lab\"\n")
+	d := p.serve()
+	if text, _ := d.await("the network service cannot be started", 1)["err"].(string); !strings.Contains(text, path+":") {
+		t.Errorf("it says %q, want the file", text)
+	}
+	if s, err := client.Dial(within(t), network.Endpoint, p.options()); !errors.Is(err, wire.StartFailed) {
+		t.Errorf("an open has %v, %v, want %s", s, err, wire.StartFailed)
+	}
+	p.declare("[[network]]\nname = \"lab\"\nprefixes = [\"10.9.0.0/24\"]\n")
+	s := p.dial(network.Endpoint) // the start after that reads the file
+	if list, err := network.Networks(within(t), s); err != nil || len(list) != 1 || list[0].Name != "lab" {
+		t.Errorf("the networks are %+v, %v", list, err)
+	}
+	s.Close()
+	d.stop()
 }
 
 func TestWhatSaysTheNetworksIsGivenOnce(t *testing.T) {

@@ -17,12 +17,13 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-const serveHelp = `brokerd serve serves as the broker until SIGTERM or SIGINT. SIGHUP has it read the service files anew.
+const serveHelp = `brokerd serve serves as the broker until SIGTERM or SIGINT. SIGHUP has it read the service files anew, and network.toml.
 
 It starts services at the first open of one of their endpoints, or as their service files say: SERVICE.toml in services.d of the
 configuration folders. These are /etc/fairlead over /usr/lib/fairlead for the system's broker and for root, and $XDG_CONFIG_HOME/fairlead
 or ~/.config/fairlead for a user's. A file that is wrong is left out alone; 'brokerd check' says what is wrong with it. The network
-service, fairlead.network, needs no file.
+service, fairlead.network, needs no file. Its networks are in network.toml of the first of the folders that has one, or given
+with --network; without both there is ` + defaultNetwork + `.
 
 When brokerd is stopped it stops what it has started, too, unless --leave-instances is given. When it is killed, or with that flag,
 sessions and services live on and the next brokerd takes them up.
@@ -38,10 +39,11 @@ func serveMain(args []string) int {
 	which := flagsOfConfig(flags, "be the system's broker, at "+socket.SystemPath, "be this user's broker, also as root")
 	leave := flags.Bool("leave-instances", false, "when stopped, leave sessions and services alone for the next brokerd")
 	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
-	verbose := flags.Bool("verbose", false, "log more than start, stop, denials and limits")
+	logging := cli.AddLogFlags(flags, slog.LevelInfo)
 	if code, ok := parse(flags, args, serveHelp); !ok {
 		return code
 	}
+	source := &networkSource{texts: *networks, given: flags.Changed("network")}
 	_, err := parseNetworks(*networks)
 	var where string
 	if err == nil {
@@ -51,14 +53,23 @@ func serveMain(args []string) int {
 	if err == nil {
 		folders, err = which.folders()
 	}
+	if err == nil {
+		source.folders = folders
+		_, err = source.path()
+	}
 	if err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitUsage
 	}
-	log := newLogger(*verbose)
-	config := &config{folders: folders, network: networkService(where, *networks), systemd: manager{log}}
+	log := logging.Logger()
+	if _, _, err := source.load(); err != nil {
+		log.Error("the network service cannot be started", "err", err)
+	}
+	config := &config{
+		folders: folders, network: networkService(where, source.flags(), logging.Given()...), systemd: manager{log}, again: make(chan struct{}, 1),
+	}
 	c := broker.Config{Socket: where, Load: config.load, LeaveInstances: *leave, Version: cli.Version(), Logger: log}
-	if err := serve(c, config.systemd); err != nil {
+	if err := serve(c, config, source); err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitFailed
 	}
@@ -66,7 +77,8 @@ func serveMain(args []string) int {
 }
 
 // serve is the broker until it is told to stop.
-func serve(c broker.Config, systemd manager) (err error) {
+func serve(c broker.Config, config *config, source *networkSource) (err error) {
+	systemd := config.systemd
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	reload := make(chan os.Signal, 1) // one that comes while another waits asks for the same
@@ -83,7 +95,10 @@ func serve(c broker.Config, systemd manager) (err error) {
 	systemd.tell(ready)
 	var signals sync.WaitGroup
 	signals.Go(func() { heed(b, reload, c.Logger, systemd) })
+	renewing, done := context.WithCancel(ctx)
+	signals.Go(func() { source.renewOn(renewing, config.again, c.Socket, c.Logger) })
 	defer signals.Wait()
+	defer done()
 	err = b.Serve(ctx)
 	c.Logger.Info("broker stopped", "socket", c.Socket)
 	return err
@@ -123,11 +138,4 @@ func servePath(path string, system, user bool) (string, error) {
 		return "", err
 	}
 	return filepath.Abs(path)
-}
-
-func newLogger(verbose bool) *slog.Logger {
-	if verbose {
-		return cli.Logger(slog.LevelDebug)
-	}
-	return cli.Logger(slog.LevelInfo)
 }

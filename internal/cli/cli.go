@@ -4,21 +4,11 @@ package cli
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime/debug"
 
-	"github.com/lmittmann/tint"
 	"golang.org/x/sys/unix"
 )
-
-// Logger returns a logger that writes to stderr, for people on a terminal and as JSON elsewhere.
-func Logger(level slog.Level) *slog.Logger {
-	if Terminal(os.Stderr) {
-		return slog.New(tint.NewHandler(os.Stderr, &tint.Options{Level: level, NoColor: os.Getenv("NO_COLOR") != ""}))
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-}
 
 // Terminal reports whether f is a terminal.
 func Terminal(f *os.File) bool {

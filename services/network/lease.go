@@ -27,7 +27,7 @@ type Request struct {
 	Network string
 	// Hostname is leased with the address: a DNS name of at most 253 bytes (RFC 1123), in any case, that is unique in its network. Empty: none.
 	Hostname string
-	// Witness is a pidfd of a process without which the lease does not end: see Lease.AddWitness. It stays the caller's. Nil: none.
+	// Witness is a pidfd or a network namespace without whose end the lease does not end: see Lease.AddWitness. It stays the caller's. Nil: none.
 	Witness *os.File
 	// Aliases are further hostnames, at most MaxAliases, under the same rules. One that is there twice counts once.
 	Aliases []string
@@ -38,6 +38,15 @@ type Request struct {
 	Preferred []netip.Addr
 	// MAC is the hardware address to lease: unicast, and unique in the network. Nil: one is made.
 	MAC net.HardwareAddr
+	// Reclaim takes a lease back that no session holds any more. All other fields but Witness must be zero: the lease is as it was.
+	Reclaim Claim
+}
+
+// A Claim proves that one held a lease. Who has it may take the lease back when its session is lost: it is to be kept as secret as what it is for. It may be
+// written down, for a later process of the same uid.
+type Claim struct {
+	Lease  string `json:"lease"`  // the id
+	Secret string `json:"secret"` // what the network service told with the lease
 }
 
 // A Lease is addresses, MAC and hostname on one network, held by the session that allocated it. Its methods may be called from any goroutine.
@@ -71,6 +80,7 @@ type Lease struct {
 	// FAIRLEAD_SOCKET, beside FAIRLEAD_ADDRESS, lets the service find them when its record is lost.
 	Broker string
 
+	secret  string
 	session *client.Session
 	done    chan struct{}
 	forget  func() bool // stops waiting for the session's end
@@ -92,16 +102,21 @@ type Route struct {
 // reached, wire.NotPermitted for an address that is the gateway's, reserved or in no range, wire.Malformed for one that no host of the network has,
 // wire.Unavailable where addresses or the hostname are still kept from being given out, or the lease cannot be recorded, wire.Unsupported where the session was
 // opened in a pid namespace that the network service cannot see into, those of Lease.AddWitness for the witness, or those of Session.Call. The dead are never in
-// the way. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
+// the way. A reclaim fails with wire.NotFound for a lease that is over or has never been, wire.Conflict for one that another session holds, naming that, or that
+// is no longer whole because the networks have changed, and wire.NotPermitted for a wrong secret or another uid than the holder had. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
 func Allocate(ctx context.Context, session *client.Session, request Request) (*Lease, error) {
 	message := AllocateRequest{
 		Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken(),
 		Aliases: request.Aliases, Addresses: texts(request.Addresses), Preferred: texts(request.Preferred), MAC: request.MAC.String(),
+		Reclaim: request.Reclaim.Lease, Secret: request.Reclaim.Secret,
+	}
+	if request.Reclaim != (Claim{}) {
+		message.Token = "" // a lease whose reply does not come in time stays the session's, and then its witnesses'
 	}
 	info, err := client.Call[LeaseInfo](ctx, session, MethodAllocate, message)
 	if err != nil {
 		// The service answers with a failure, or holds a lease whose reply did not come in time.
-		if e := wire.AsError(err); e.Sent && e.Origin != wire.Peer {
+		if e := wire.AsError(err); message.Token != "" && e.Sent && e.Origin != wire.Peer {
 			withdraw(ctx, session, message.Token)
 		}
 		return nil, explain(err)
@@ -147,7 +162,7 @@ func newToken() string {
 func newLease(session *client.Session, info LeaseInfo) *Lease {
 	l := &Lease{
 		ID: info.ID, Network: info.Network, Hostname: info.Hostname, Aliases: info.Aliases, MAC: info.MAC, MACGiven: info.MACGiven, MTU: info.MTU,
-		Search: info.Search, Broker: info.Broker,
+		Search: info.Search, Broker: info.Broker, secret: info.Secret,
 		session: session, done: make(chan struct{}),
 	}
 	for _, a := range info.Addresses {
@@ -164,6 +179,14 @@ func newLease(session *client.Session, info LeaseInfo) *Lease {
 	}
 	l.forget = context.AfterFunc(session.Context(), func() { l.over(session.End().Err()) })
 	return l
+}
+
+// Claim returns the proof that one held the lease. It is zero if the network service told none.
+func (l *Lease) Claim() Claim {
+	if l.secret == "" {
+		return Claim{}
+	}
+	return Claim{Lease: l.ID, Secret: l.secret}
 }
 
 // Done is closed when the lease is over: released, or its session has ended.
@@ -186,14 +209,19 @@ func (l *Lease) over(err error) {
 	}
 }
 
-// AddWitness makes the lease last until its session and the process that pidfd holds on to are both gone. See pidfd_open(2); os.Process.WithHandle and
-// syscall.SysProcAttr have that of a child. The session sends a copy: pidfd stays the caller's, who may close it at once.
+// AddWitness makes the lease last until its session and the witness are both gone. That is the pidfd of a process, see pidfd_open(2), which os.Process.WithHandle
+// and syscall.SysProcAttr have of a child; or a network namespace, see namespaces(7): /proc/PID/ns/net or the file that 'ip netns' mounts, opened. The session
+// sends a copy: it stays the caller's, who may close it at once, and the network service keeps no namespace alive.
 //
-// The process must be a descendant of the one that opened the session. It may be in another pid namespace. Adding one twice is no error; a lease has at most
-// MaxWitnesses. Failures have the code wire.NotPermitted for another process, wire.NotFound for one that is gone, wire.Malformed for a descriptor
-// that is no pidfd of a process, wire.OverQuota for one witness too many, wire.Unsupported on a session without a lane, or those of Session.Call.
-func (l *Lease) AddWitness(ctx context.Context, pidfd *os.File) error {
-	return explain(l.session.Call(ctx, MethodWitness, WitnessRequest{Lease: l.ID, Witness: pidfd}, nil))
+// A process must be a descendant of the one that opened the session. It may be in another pid namespace. A network namespace must not be that of the network
+// service or of process 1. Unless the caller is root, it must belong to a user namespace of the caller's uid, or a descendant of the caller must be
+// in it and the caller not. Adding one twice is no error; a lease has at most MaxWitnesses.
+//
+// Failures have the code wire.NotPermitted for others, wire.NotFound for a process that is gone, wire.Malformed for a descriptor of another kind,
+// wire.OverQuota for one witness too many, wire.Unsupported on a session without a lane or for a namespace where the network service has no CAP_NET_ADMIN,
+// or those of Session.Call.
+func (l *Lease) AddWitness(ctx context.Context, witness *os.File) error {
+	return explain(l.session.Call(ctx, MethodWitness, WitnessRequest{Lease: l.ID, Witness: witness}, nil))
 }
 
 // Release gives the lease back. Where it has a living witness, its address and hostname are not given out before that is gone. Releasing

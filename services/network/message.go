@@ -23,6 +23,9 @@ const (
 	MethodLeases   = "leases"   // ListRequest, answered with LeasePage
 	MethodLookup   = "lookup"   // LookupRequest, answered with LeaseInfo
 	MethodNetworks = "networks" // an empty map, answered with NetworkList
+	MethodInspect  = "inspect"  // InspectRequest, answered with LeaseInfo
+	MethodWatch    = "watch"    // WatchRequest, a streaming call of Changes
+	MethodReload   = "reload"   // an empty map, answered with Reloaded
 )
 
 // The states of a lease.
@@ -41,19 +44,25 @@ const (
 	MaxSearch    = 16   // names in a network's search list
 	MaxRoutes    = 64   // routes of one network
 	MaxNetworks  = 1024 // networks of one service
+
+	secretSize = 32               // bytes of a lease's secret: 128 bits in hexadecimal
+	maxKept    = MaxWitnesses + 1 // what a lease may hang on: its former holder, too
 )
 
 // An AllocateRequest is a Request on its way.
 type AllocateRequest struct {
 	Network  string   `msgpack:"n,omitempty"`
 	Hostname string   `msgpack:"h,omitempty"`
-	Witness  *os.File `msgpack:"w,omitempty"` // a pidfd; nil: none
+	Witness  *os.File `msgpack:"w,omitempty"` // a pidfd or a network namespace; nil: none
 	Token    string   `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come in time
 
 	Aliases   []string `msgpack:"l,omitempty"` // further hostnames
 	Addresses []string `msgpack:"a,omitempty"` // these and no others: at most one of each family, without a prefix length
 	Preferred []string `msgpack:"p,omitempty"` // these where they are free: likewise
 	MAC       string   `msgpack:"m,omitempty"` // this and no other; empty: one is made
+
+	Reclaim string `msgpack:"r,omitempty"` // the id of a lease to take back; then nothing of the above is asked for but perhaps a witness
+	Secret  string `msgpack:"f,omitempty"` // of that lease
 }
 
 // Validate checks an AllocateRequest that was received.
@@ -76,10 +85,27 @@ func (r *AllocateRequest) Validate() error {
 	if _, err := CanonicalMAC(r.MAC); err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
+	return r.checkReclaim()
+}
+
+// checkReclaim checks that a request that takes a lease back asks for nothing else.
+func (r *AllocateRequest) checkReclaim() error {
+	if r.Reclaim == "" && r.Secret == "" {
+		return nil
+	}
+	if err := CheckLeaseID(r.Reclaim); err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	if len(r.Secret) != secretSize {
+		return wire.Errorf(wire.Malformed, "reclaim lease %s: secret of %d bytes, want %d", r.Reclaim, len(r.Secret), secretSize)
+	}
+	if r.Token != "" || r.Network != "" || r.Hostname != "" || r.MAC != "" || len(r.Aliases)+len(r.Addresses)+len(r.Preferred) > 0 {
+		return wire.Errorf(wire.Malformed, "reclaim lease %s: the request asks for more than the lease, which is as it was", r.Reclaim)
+	}
 	return nil
 }
 
-// A LeaseRef names a lease of the caller's session.
+// A LeaseRef names a lease: of the caller's session, or one that no session holds.
 type LeaseRef struct {
 	Lease string `msgpack:"l"`
 }
@@ -103,13 +129,13 @@ func (w *Withdrawal) Validate() error {
 // A WitnessRequest adds a witness to a lease of the caller's session.
 type WitnessRequest struct {
 	Lease   string   `msgpack:"l"`
-	Witness *os.File `msgpack:"w"` // a pidfd
+	Witness *os.File `msgpack:"w"` // a pidfd, or a network namespace
 }
 
 // Validate checks a WitnessRequest that was received.
 func (r *WitnessRequest) Validate() error {
 	if r.Witness == nil {
-		return wire.Errorf(wire.Malformed, "add a witness: its pidfd is missing")
+		return wire.Errorf(wire.Malformed, "add a witness: its descriptor is missing")
 	}
 	return CheckLeaseID(r.Lease)
 }
@@ -176,13 +202,23 @@ type LeaseInfo struct {
 	AllocatedAt wire.Time `msgpack:"t" json:"allocated_at"`
 	Session     string    `msgpack:"e" json:"session"`     // the id of the session that allocated it
 	Holder      Holder    `msgpack:"o" json:"holder"`      // the client of that session
-	Broker      string    `msgpack:"b,omitempty" json:"-"` // only in the reply to allocate: the path of the broker\'s socket
+	Broker      string    `msgpack:"b,omitempty" json:"-"` // only in the reply to allocate: the path of the broker's socket
+	Secret      string    `msgpack:"f,omitempty" json:"-"` // only in the reply to allocate: proves that one held the lease
 
 	Aliases  []string    `msgpack:"l,omitempty" json:"aliases,omitempty"`
 	MACGiven bool        `msgpack:"x,omitempty" json:"mac_given,omitempty"` // the MAC was asked for, and not made
 	DNS      []string    `msgpack:"d,omitempty" json:"dns,omitempty"`       // this, Search and Routes: the network's, only in the reply to allocate
 	Search   []string    `msgpack:"c,omitempty" json:"search,omitempty"`
 	Routes   []RouteInfo `msgpack:"r,omitempty" json:"routes,omitempty"`
+
+	Witnesses []WitnessInfo `msgpack:"w,omitempty" json:"witnesses,omitempty"` // what its addresses are kept for beside the session; not in the reply to allocate
+}
+
+// A WitnessInfo names what a lease hangs on: a process, by its number in the pid namespace of the network service, or a network namespace, by its inode,
+// as 'ls -iL' shows it of /proc/PID/ns/net.
+type WitnessInfo struct {
+	PID       int    `msgpack:"p,omitempty" json:"pid,omitempty"`
+	Namespace uint64 `msgpack:"n,omitempty" json:"namespace,omitempty"`
 }
 
 // A RouteInfo is a Route on its way.
@@ -209,7 +245,8 @@ func (l *LeaseInfo) Validate() error {
 	if _, err := net.ParseMAC(l.MAC); err != nil {
 		return wire.Errorf(wire.Malformed, "lease %s: MAC of %d bytes", l.ID, len(l.MAC))
 	}
-	if len(l.Addresses) == 0 || l.MTU < 0 || l.Holder.PID < 0 || len(l.State) > 32 || len(l.Session) > 64 || len(l.Broker) > 107 {
+	if len(l.Addresses) == 0 || l.MTU < 0 || l.Holder.PID < 0 || len(l.State) > 32 || len(l.Session) > 64 || len(l.Broker) > 107 ||
+		len(l.Secret) > secretSize || len(l.Witnesses) > maxKept {
 		return wire.Errorf(wire.Malformed, "lease %s: %d addresses, MTU %d", l.ID, len(l.Addresses), l.MTU)
 	}
 	if aliases, err := CanonicalAliases(l.Aliases); err != nil || !slices.Equal(aliases, l.Aliases) {

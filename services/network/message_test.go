@@ -121,7 +121,7 @@ type message interface{ Validate() error }
 func messages() []message {
 	return []message{
 		&network.AllocateRequest{}, &network.LeaseRef{}, &network.Withdrawal{}, &network.WitnessRequest{}, &network.ListRequest{}, &network.LookupRequest{},
-		&network.LeaseInfo{}, &network.LeasePage{}, &network.NetworkList{},
+		&network.LeaseInfo{}, &network.LeasePage{}, &network.NetworkList{}, &network.InspectRequest{}, &network.WatchRequest{}, &network.Change{},
 	}
 }
 
@@ -135,6 +135,11 @@ func FuzzDecodeMessages(f *testing.F) {
 		network.LeasePage{Leases: []network.LeaseInfo{{
 			ID: "0123456789abcdef", Network: "default", Addresses: []string{"10.88.0.2/24"}, Gateways: []string{"10.88.0.1"}, MAC: "02:00:00:00:00:01",
 		}}, Next: "0123456789abcdef"},
+		network.InspectRequest{Network: "lab", Address: "10.88.0.2"},
+		network.Change{Seq: 7, Kind: network.ChangeReleased, Why: network.WhySession, Lease: &network.LeaseInfo{
+			ID: "0123456789abcdef", Network: "default", Addresses: []string{"10.88.0.2/24"}, Gateways: []string{"10.88.0.1"}, MAC: "02:00:00:00:00:01",
+		}},
+		network.Change{Seq: 9, Kind: network.ChangeDropped, Dropped: 2},
 		network.NetworkList{Networks: []network.NetworkInfo{{
 			Name: "default", Prefixes: []string{"10.88.0.0/24"}, Total: 1 << 63, Cooling: 1, Quarantine: 1, DNS: []string{"10.88.0.1"}, Search: []string{"lab"},
 			Routes: []network.RouteInfo{{To: "10.0.0.0/8", Via: "10.88.0.1"}},

@@ -1,6 +1,6 @@
 // Package network is the client's side of the network service: requests, leases and their lists.
 //
-// A lease is held by the session that allocated it, and ends with it; a witness, given as a pidfd, keeps it for longer. A container runtime opens a session
+// A lease is held by the session that allocated it, and ends with it; a witness, a process or a network namespace, keeps it for longer. A container runtime opens a session
 // with Endpoint, calls Allocate, and ends its container when the lease is over:
 //
 //	session, err := client.Dial(ctx, network.Endpoint, client.Options{})
@@ -16,6 +16,13 @@ import (
 
 	"github.com/fairlead-dev/fairlead/client"
 )
+
+// Release ends a lease that no session holds: one that a witness or a former holder keeps, although that lives. Whoever does so knows that nobody uses its
+// address any more. The caller must be root or have the holder's uid. It fails with wire.NotFound for a lease that is over or that a session holds, with
+// wire.NotPermitted for another user's, or as Session.Call does. What a session holds, Lease.Release gives back.
+func Release(ctx context.Context, session *client.Session, id string) error {
+	return session.Call(ctx, MethodRelease, LeaseRef{Lease: id}, nil)
+}
 
 // List returns the leases that request asks for, by network and address. A lease that is there all the while is in the list once; others may be.
 // It fails with wire.NotFound for an unknown network, or as Session.Call does.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -113,7 +114,7 @@ func (c *Container) send(o order) error {
 // Run lets the command run, with Environment(leases) added to its environment, and returns when the whole container is gone. It can
 // be called once.
 //
-// When one of leases is over or ctx ends, the container is ended: SIGTERM (and SIGCONT, for
+// When one of leases is over, and is not reclaimed (Options.Reclaim), or ctx ends, the container is ended: SIGTERM (and SIGCONT, for
 // what is stopped) to everything in it, then SIGKILL when Options.Grace is over.
 // When the command ends, what it leaves behind is killed at once.
 //
@@ -129,18 +130,16 @@ func (c *Container) Run(ctx context.Context, leases ...*network.Lease) error {
 	defer c.Close()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	for _, lease := range leases {
+	leases = slices.Clone(leases)
+	for i, lease := range leases {
 		if lost := lostLease(lease); lost != nil {
-			return lost
-		}
-		watchers.Go(func() {
-			select {
-			case <-lease.Done():
-				end(lostLease(lease))
-			case <-ctx.Done():
-			case <-c.gone:
+			var err error
+			if lease, err = c.reclaim(ctx, lease); err != nil {
+				return err
 			}
-		})
+			leases[i] = lease
+		}
+		watchers.Go(func() { c.keepLease(ctx, lease, end) })
 	}
 	if ctx.Err() != nil {
 		return causeError(context.Cause(ctx), nil)
@@ -150,6 +149,41 @@ func (c *Container) Run(ctx context.Context, leases ...*network.Lease) error {
 	f.follow(ctx)
 	<-c.gone
 	return f.result()
+}
+
+// keepLease calls end when a lease is over and is not reclaimed. It returns then, and when ctx ends or the container is gone.
+func (c *Container) keepLease(ctx context.Context, lease *network.Lease, end context.CancelCauseFunc) {
+	for {
+		select {
+		case <-lease.Done():
+		case <-ctx.Done():
+			return
+		case <-c.gone:
+			return
+		}
+		again, err := c.reclaim(ctx, lease)
+		if err != nil {
+			end(err)
+			return
+		}
+		lease = again
+	}
+}
+
+// reclaim takes a lease back that is over, or says why it is lost.
+func (c *Container) reclaim(ctx context.Context, lease *network.Lease) (*network.Lease, error) {
+	if c.options.Reclaim == nil || errors.Is(lease.Err(), network.ErrReleased) {
+		return nil, lostLease(lease)
+	}
+	c.options.logger().Info("the network is lost; its lease is being reclaimed", "err", lease.Err())
+	grace := c.options.grace()
+	ctx, cancel := context.WithTimeoutCause(ctx, grace, fmt.Errorf("not within the grace of %v: %w", grace, context.DeadlineExceeded))
+	defer cancel()
+	again, err := c.options.Reclaim(ctx, lease, c.witness)
+	if err != nil {
+		return nil, &LostError{Network: lease.Network, Err: fmt.Errorf("%w, and it was not taken back: %w", lease.Err(), err)}
+	}
+	return again, nil
 }
 
 // lostLease returns a *LostError if lease is over.

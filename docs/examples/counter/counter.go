@@ -44,6 +44,7 @@ type Counters struct {
 func (c *Counters) Mux() *services.Mux {
 	mux := services.NewMux()
 	services.Handle(mux, "add", c.add)
+	services.Doc(mux, "add", "adds to a counter")
 	services.Handle(mux, "get", c.get)
 	services.HandleStreaming(mux, "follow", c.follow)
 	return mux

@@ -127,7 +127,7 @@ func TestTheExamplesOfTheManualAreTheOnesThatAreCompiled(t *testing.T) {
 			t.Errorf("this example is not compiled:\n%s", code)
 		}
 	}
-	if found != 5 {
-		t.Errorf("%d examples, want 5", found)
+	if found != 6 {
+		t.Errorf("%d examples, want 6", found)
 	}
 }

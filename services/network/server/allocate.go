@@ -20,6 +20,9 @@ const (
 
 // allocate serves network.MethodAllocate.
 func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (network.LeaseInfo, error) {
+	if r.Reclaim != "" {
+		return s.reclaim(ctx, r)
+	}
 	w, err := s.wish(ctx, r)
 	if err != nil {
 		return network.LeaseInfo{}, err
@@ -36,7 +39,7 @@ func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (netwo
 	if err != nil {
 		return network.LeaseInfo{}, err
 	}
-	return l.reply(s.conf.Socket), nil
+	return l.reply(w.secret, s.conf.Socket), nil
 }
 
 // hold records a lease that was taken, after which it is held. If that fails, or nobody waits for it any more, it is over.
@@ -95,7 +98,7 @@ func (s *Server) take(ctx context.Context, w *wish) (*lease, error) {
 	timer := time.NewTimer(timeToWait(ctx))
 	defer timer.Stop()
 	for late := false; ; {
-		if err := s.watch.Ask(); err != nil {
+		if err := s.ask(); err != nil {
 			return nil, wire.Errorf(wire.Terminating, "the network service is being stopped")
 		}
 		l, wait, err := s.takeOrWait(w, late)

@@ -24,7 +24,7 @@ const maxLine = 16 << 10
 const (
 	entryHead    = "head"    // the first line: Version, Boot, Generation
 	entryHold    = "hold"    // Lease is held from now on: all fields of a lease
-	entryWitness = "witness" // Lease has the witness Process too
+	entryWitness = "witness" // Lease has the witness Process too, or Space
 	entryLeave   = "leave"   // the session of Lease is over, and its witnesses keep it
 	entryFree    = "free"    // Lease is over
 	entryDoubt   = "doubt"   // an earlier record could not be read: what is not in this one may be held too, as long as a suspect lives
@@ -48,12 +48,16 @@ type entry struct {
 	MACGiven    bool           `json:"mac_given,omitempty"`
 	AllocatedAt int64          `json:"allocated_at,omitempty"` // in Unix nanoseconds
 	Session     string         `json:"session,omitempty"`
-	PID         int            `json:"pid,omitempty"`       // the holder, for display
-	UID         uint32         `json:"uid,omitempty"`       // the holder's
-	Holder      process.ID     `json:"holder,omitzero"`     // while its life keeps the lease
-	Left        bool           `json:"left,omitempty"`      // as after a leave
-	Witnesses   []process.ID   `json:"witnesses,omitempty"` // those that live
+	PID         int            `json:"pid,omitempty"`        // the holder, for display
+	UID         uint32         `json:"uid,omitempty"`        // the holder's
+	Holder      process.ID     `json:"holder,omitzero"`      // while its life keeps the lease
+	Left        bool           `json:"left,omitempty"`       // as after a leave
+	Witnesses   []process.ID   `json:"witnesses,omitempty"`  // those that live
+	Proof       string         `json:"proof,omitempty"`      // the SHA-256 of the secret that its holder was told, in hexadecimal
+	Cut         bool           `json:"cut,omitempty"`        // it has lost an address or a name, because the networks have changed
+	Spaces      []space        `json:"namespaces,omitempty"` // further witnesses
 	Process     process.ID     `json:"process,omitzero"`
+	Space       space          `json:"namespace,omitzero"`
 }
 
 // encode returns e as a line.
@@ -102,8 +106,10 @@ func (e *entry) check() error {
 	case entryHold:
 		return e.checkHold()
 	case entryWitness:
-		if err := checkProcess(e.Process); err != nil {
-			return err
+		if e.Space == (space{}) {
+			if err := checkProcess(e.Process); err != nil {
+				return err
+			}
 		}
 		return network.CheckLeaseID(e.Lease)
 	case entryLeave, entryFree:

@@ -6,15 +6,18 @@ import (
 	"os"
 	"slices"
 
+	"github.com/fairlead-dev/fairlead/internal/netns"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// A keeper is a process whose life keeps something from being given out: the addresses of leases, or, as a suspect, all that is not known.
+// A keeper is a process, or a network namespace, whose life keeps something from being given out: the addresses of leases, or, as a suspect, all that is not
+// known.
 type keeper struct {
 	handle *process.Handle
-	id     process.ID
+	id     process.ID // zero for a namespace
+	space  space      // zero for a process
 
 	// The Server's mutex guards these:
 	watch   *watch.Watch
@@ -47,16 +50,31 @@ func (l *lease) keep(k *keeper) {
 	k.leases = append(k.leases, l)
 }
 
-// exited lets go what a process kept.
+// same reports whether both are one process or namespace.
+func (k *keeper) same(other *keeper) bool { return k.id == other.id && k.space.ID == other.space.ID }
+
+// String names what keeps.
+func (k *keeper) String() string {
+	if k.space != (space{}) {
+		return fmt.Sprintf("network namespace %d", k.space.Inode)
+	}
+	return fmt.Sprintf("process %d", k.id.PID)
+}
+
+// exited lets go what a process or a namespace kept.
 func (s *Server) exited(k *keeper) {
 	s.mu.Lock()
 	defer s.unlock()
+	s.exitedLocked(k)
+}
+
+func (s *Server) exitedLocked(k *keeper) {
 	if k.gone {
 		return
 	}
 	leases := k.leases
-	k.gone, k.leases = true, nil
-	s.forgetLocked(k.handle, k.watch)
+	k.leases = nil
+	s.retireLocked(k)
 	for _, l := range leases {
 		l.keepers = slices.DeleteFunc(l.keepers, func(other *keeper) bool { return other == k })
 		if len(l.keepers) == 0 && !l.stranded && (l.state == dying || l.state == orphaned) {
@@ -77,14 +95,26 @@ func (s *Server) dropLocked(k *keeper, l *lease) {
 // releaseLocked lets a keeper go that keeps nothing.
 func (s *Server) releaseLocked(k *keeper) {
 	if !k.gone && len(k.leases) == 0 && !k.suspect {
-		k.gone = true
-		s.forgetLocked(k.handle, k.watch)
+		s.retireLocked(k)
 	}
 }
 
-// witness returns a keeper for the process whose pidfd a client sends as that of a witness: a descendant of the client, so that nobody can keep an
-// address for ever by a process that is not his own. It owns file, also when it fails.
+// retireLocked ends the watch of a keeper.
+func (s *Server) retireLocked(k *keeper) {
+	k.gone = true
+	s.forgetLocked(k.handle, k.watch)
+	if k.space != (space{}) {
+		s.spaces.forget(k)
+	}
+}
+
+// witness returns a keeper for what a client sends as a witness: the pidfd of a descendant of the client, or a network namespace of its own, so that nobody can
+// keep an address for ever by what is not his. It owns file, also when it fails.
 func (s *Server) witness(h *holder, file *os.File) (*keeper, error) {
+	if id, err := netns.Identify(file); err == nil {
+		defer file.Close()
+		return s.spaceWitness(h, file, id)
+	}
 	handle, err := process.FromFile(file)
 	if err != nil {
 		file.Close()

@@ -17,8 +17,10 @@ import (
 //	  │                    └───── the service is stopped ──▶ orphaned
 //	  └── session over, not recorded, or nobody waits for it any more ─────────────────────────────────────▶ over
 //	read from an earlier instance's record ──▶ orphaned ── last keeper gone ──▶ over
+//	dying, orphaned ── reclaimed ──▶ held
+//	dying, orphaned ── released by an operator or its user ──▶ over
 //
-// Its keepers are the processes whose life keeps its addresses from being given out: its witnesses and, of an orphaned one, its former holder.
+// Its keepers are what keeps its addresses from being given out as long as it lives: its witnesses and, of an orphaned one, its former holder.
 // One that is orphaned because the service is stopped stays so, for the next instance to look at.
 type lease struct {
 	id        string
@@ -30,6 +32,8 @@ type lease struct {
 	mac       string
 	macGiven  bool // it was asked for
 	at        time.Time
+	proof     string // the SHA-256 of the secret that its holder was told, in hexadecimal; empty: none was
+	cut       bool   // it has lost an address or a name, because the networks have changed
 
 	before, after *lease // in its segment's order
 
@@ -40,6 +44,7 @@ type lease struct {
 	client  network.Holder
 	former  process.ID // the process that counts as its holder; zero: none does any more
 	keepers []*keeper  // at most network.MaxWitnesses, and the former holder
+	why     string     // it leaves its state, if somebody said so: network.Why…
 	// stranded: the service is stopped, and nobody looks at the former holder any more.
 	stranded bool
 }
@@ -66,9 +71,11 @@ func (s *Server) enterLocked(l *lease) {
 
 // moveLocked gives a lease another state.
 func (s *Server) moveLocked(l *lease, to state) {
+	was := l.state
 	l.segment.tally(l, -1)
 	l.state = to
 	l.segment.tally(l, 1)
+	s.movedLocked(l, was)
 }
 
 // leaveLocked takes a lease from its session, which is over or gives it back.
@@ -110,7 +117,8 @@ func (s *Server) endLocked(l *lease) {
 	l.disown()
 	g := l.segment
 	g.leave(l, s.now())
-	if l.state != taken && l.hostname != "" && !g.Forgets {
+	was := l.state
+	if was != taken && l.hostname != "" && !g.Forgets {
 		g.memory.remember(l.hostname, l.plain())
 	}
 	l.state = over
@@ -122,6 +130,7 @@ func (s *Server) endLocked(l *lease) {
 		s.dropLocked(k, l)
 	}
 	l.keepers = nil
+	s.endedLocked(l, was)
 	s.record.soon(entry{Kind: entryFree, Lease: l.id})
 	s.serveLocked(g)
 }
@@ -156,13 +165,25 @@ func (l *lease) info() network.LeaseInfo {
 	return network.LeaseInfo{
 		ID: l.id, Network: l.segment.Name, Hostname: l.hostname, Aliases: l.aliases, Addresses: texts(l.addresses), Gateways: texts(l.gateways()),
 		MAC: l.mac, MACGiven: l.macGiven, MTU: l.segment.MTU, State: shown[l.state], AllocatedAt: wire.At(l.at), Session: l.session, Holder: l.client,
+		Witnesses: l.witnesses(),
 	}
 }
 
-// reply describes the lease to who has allocated it: with all that a host of its network is told, and the path of the broker's socket.
-func (l *lease) reply(socket string) network.LeaseInfo {
+// witnesses describes what the lease hangs on beside its session.
+func (l *lease) witnesses() []network.WitnessInfo {
+	var list []network.WitnessInfo
+	for _, k := range l.keepers {
+		list = append(list, network.WitnessInfo{PID: k.id.PID, Namespace: k.space.Inode})
+	}
+	return list
+}
+
+// reply describes the lease to who has allocated it: with all that a host of its network is told, the secret that proves it, and the path of the broker's
+// socket.
+func (l *lease) reply(secret, socket string) network.LeaseInfo {
 	info, g := l.info(), l.segment
-	info.DNS, info.Search, info.Routes, info.Broker = texts(g.DNS), g.Search, g.routes(), socket
+	info.DNS, info.Search, info.Routes, info.Broker, info.Secret = texts(g.DNS), g.Search, g.routes(), socket, secret
+	info.Witnesses = nil
 	return info
 }
 
@@ -171,10 +192,13 @@ func (l *lease) entry() entry {
 	e := entry{
 		Kind: entryHold, Lease: l.id, Network: l.segment.Name, Hostname: l.hostname, Aliases: l.aliases, Addresses: slices.Clone(l.addresses),
 		MAC: l.mac, MACGiven: l.macGiven,
-		AllocatedAt: l.at.UnixNano(), Session: l.session, PID: l.client.PID, UID: l.client.UID, Holder: l.former, Left: l.state == dying,
+		Proof: l.proof, Cut: l.cut, AllocatedAt: l.at.UnixNano(), Session: l.session, PID: l.client.PID, UID: l.client.UID, Holder: l.former, Left: l.state == dying,
 	}
 	for _, k := range l.keepers {
-		if k.id != l.former {
+		switch {
+		case k.space != (space{}):
+			e.Spaces = append(e.Spaces, k.space)
+		case k.id != l.former:
 			e.Witnesses = append(e.Witnesses, k.id)
 		}
 	}

@@ -267,7 +267,9 @@ type order struct {
 	Do       string // allocate, linger, hand, list, lookup, release, witness
 	Hostname string
 	Lease    string
-	Witness  int // the number of a process, as the holder knows it; 0: none
+	Witness  int    // the number of a process, as the holder knows it; 0: none
+	Space    string // the path of a network namespace that is the witness; empty: none
+	Flags    int    // for clone, with linger
 	Within   time.Duration
 }
 
@@ -275,6 +277,7 @@ type order struct {
 type answer struct {
 	PID     int
 	Lease   string
+	Secret  string
 	Address netip.Prefix
 	Leases  []string // ids
 	Error   *wire.Error
@@ -308,18 +311,27 @@ func obey(o order, s *session.Session, conn *net.UnixConn) (a answer) {
 	case "allocate":
 		ctx, cancel := context.WithTimeout(context.Background(), o.Within)
 		defer cancel()
-		l, err := network.Allocate(ctx, s, network.Request{Hostname: o.Hostname, Witness: witnessOf(o.Witness)})
+		var err error
+		witness := witnessOf(o.Witness)
+		if o.Space != "" {
+			if witness, err = os.Open(o.Space); err != nil {
+				a.Error = wire.Errorf(wire.Internal, "%v", err)
+				return a
+			}
+			defer witness.Close()
+		}
+		l, err := network.Allocate(ctx, s, network.Request{Hostname: o.Hostname, Witness: witness})
 		if err != nil {
 			a.Error = wire.AsError(err)
 			return a
 		}
-		a.Lease, a.Address = l.ID, l.Addresses[0]
+		a.Lease, a.Secret, a.Address = l.ID, l.Claim().Secret, l.Addresses[0]
 	case "linger": // start a process that outlives this one
-		a.PID = linger()
+		a.PID = linger(uintptr(o.Flags))
 	case "hand": // start one that keeps this session's socket open too
 		file, err := conn.File()
 		if err == nil {
-			a.PID = linger(file)
+			a.PID = linger(0, file)
 		}
 	default:
 		a.Leases, a.Error = askFor(o, s)
@@ -339,6 +351,18 @@ func askFor(o order, s *session.Session) (ids []string, _ *wire.Error) {
 	case "lookup":
 		leases = make([]network.LeaseInfo, 1)
 		leases[0], err = network.Lookup(ctx, s, "", o.Hostname)
+	case "inspect":
+		leases = make([]network.LeaseInfo, 1)
+		leases[0], err = network.Inspect(ctx, s, network.InspectRequest{Lease: o.Lease})
+	case "watch": // the list that comes first
+		for c, failed := range network.Watch(ctx, s, network.WatchRequest{}) {
+			if err = failed; err != nil || c.Kind == network.ChangeSynced {
+				break
+			}
+			leases = append(leases, *c.Lease)
+		}
+	case "reload":
+		_, err = network.Reload(ctx, s)
 	case "release":
 		err = s.Call(ctx, network.MethodRelease, network.LeaseRef{Lease: o.Lease}, nil)
 	case "witness":
@@ -366,12 +390,12 @@ func witnessOf(pid int) *os.File {
 var started = map[int]*os.File{}
 
 // linger starts a process that lives until the test's lifeline ends.
-func linger(files ...*os.File) int {
+func linger(flags uintptr, files ...*os.File) int {
 	var fd int
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), role+"=linger")
 	cmd.ExtraFiles = append([]*os.File{os.NewFile(3, "lifeline")}, files...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd, Cloneflags: flags}
 	if cmd.Start() != nil {
 		return 0
 	}

@@ -15,8 +15,15 @@ import (
 // release serves network.MethodRelease.
 func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 	s.mu.Lock()
+	if l := s.leases[r.Lease]; l != nil && l.unheld() && s.sees(ctx, l) {
+		l.why = network.WhyReleased
+		s.endLocked(l)
+		s.unlock()
+		return nil, nil
+	}
 	h, l, err := s.ownLocked(ctx, r.Lease)
 	if err == nil {
+		l.why = network.WhyReleased
 		s.leaveLocked(l)
 	}
 	s.unlock()
@@ -25,6 +32,9 @@ func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 	}
 	return nil, err
 }
+
+// unheld reports whether the lease is one that no session holds, and that keepers keep: who releases it says that what these have it for is over.
+func (l *lease) unheld() bool { return l.state == dying || l.state == orphaned && !l.stranded }
 
 // ownLocked returns a lease of the caller's session.
 func (s *Server) ownLocked(ctx context.Context, id string) (*holder, *lease, error) {
@@ -47,6 +57,7 @@ func (s *Server) withdraw(ctx context.Context, r network.Withdrawal) error {
 	if h != nil {
 		for _, l := range slices.Clone(h.leases) {
 			if l.token == r.Token {
+				l.why = network.WhyWithdrawn
 				s.endLocked(l)
 				found = true
 			}
@@ -76,7 +87,7 @@ func (s *Server) addWitness(ctx context.Context, r network.WitnessRequest) (any,
 	if err != nil || !added {
 		return nil, err
 	}
-	if err := s.record.append(ctx, entry{Kind: entryWitness, Lease: l.id, Process: k.id}); err != nil {
+	if err := s.record.append(ctx, entry{Kind: entryWitness, Lease: l.id, Process: k.id, Space: k.space}); err != nil {
 		s.mu.Lock()
 		l.keepers = slices.DeleteFunc(l.keepers, func(other *keeper) bool { return other == k })
 		s.dropLocked(k, l)
@@ -98,8 +109,8 @@ func (s *Server) attach(ctx context.Context, id string, k *keeper) (l *lease, ad
 	switch {
 	case err != nil:
 	case k.gone:
-		err = wire.Errorf(wire.NotFound, "the witness has exited")
-	case slices.ContainsFunc(l.keepers, func(other *keeper) bool { return other.id == k.id }):
+		err = wire.Errorf(wire.NotFound, "the witness is gone")
+	case slices.ContainsFunc(l.keepers, k.same):
 	case len(l.keepers) >= network.MaxWitnesses:
 		err = wire.Errorf(wire.OverQuota, "lease %s has %d witnesses, which is the limit", id, network.MaxWitnesses)
 	default:
@@ -111,7 +122,7 @@ func (s *Server) attach(ctx context.Context, id string, k *keeper) (l *lease, ad
 
 // list serves network.MethodLeases: the caller gets those that it may see.
 func (s *Server) list(ctx context.Context, r network.ListRequest) (network.LeasePage, error) {
-	s.watch.Ask() // what is shown is what the kernel says now; it fails only where the Server is closed
+	s.ask() // what is shown is what the kernel says now; it fails only where the Server is closed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Network != "" {
@@ -148,7 +159,7 @@ const maxPageSize = 3 << 20
 
 // sizeOf returns about how many bytes a lease has in a page, rather too many than too few.
 func sizeOf(l network.LeaseInfo) int {
-	n := 768 + len(l.Hostname) // what else there is has a bound that is below
+	n := 768 + len(l.Hostname) + 32*len(l.Witnesses) // what else there is has a bound that is below
 	for _, a := range l.Aliases {
 		n += len(a) + 8
 	}

@@ -174,7 +174,13 @@ func (r *replay) take(e entry) {
 	case entryHold:
 		r.hold(e)
 	case entryWitness:
-		if held != nil && !slices.Contains(held.Witnesses, e.Process) {
+		switch {
+		case held == nil:
+		case e.Space != (space{}):
+			if !slices.Contains(held.Spaces, e.Space) {
+				held.Spaces = append(held.Spaces, e.Space)
+			}
+		case !slices.Contains(held.Witnesses, e.Process):
 			held.Witnesses = append(held.Witnesses, e.Process)
 		}
 	case entryLeave:

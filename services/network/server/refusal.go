@@ -25,7 +25,7 @@ func (s *Server) refusalLocked(w *wish, o *obstacle) error {
 	case o.gone && w.holder.gone:
 		return w.holder.errLocked()
 	case o.gone:
-		return wire.Errorf(wire.NotFound, "the witness has exited")
+		return wire.Errorf(wire.NotFound, "the witness is gone")
 	case o.other != nil && o.passing:
 		e := wire.Errorf(wire.Unavailable, "%s on network %s is not free yet: %s", o.what, g.Name, o.other.describe())
 		e.Holder = o.other.wireHolder()
@@ -124,15 +124,15 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
 }
 
-// describe names a lease that is dying or orphaned, and the processes that keep it.
+// describe names a lease that is dying or orphaned, and what keeps it.
 func (l *lease) describe() string {
-	var pids []string
+	var names []string
 	for _, k := range l.keepers {
-		pids = append(pids, fmt.Sprint(k.id.PID))
+		names = append(names, k.String())
 	}
-	slices.Sort(pids)
-	if len(pids) == 0 {
-		pids = []string{fmt.Sprint(l.client.PID)}
+	slices.Sort(names)
+	if len(names) == 0 {
+		names = []string{fmt.Sprintf("process %d", l.client.PID)}
 	}
-	return fmt.Sprintf("lease %s of %v is %s and kept by process %s", l.id, l.addresses[0], shown[l.state], some(pids))
+	return fmt.Sprintf("lease %s of %v is %s and kept by %s", l.id, l.addresses[0], shown[l.state], some(names))
 }

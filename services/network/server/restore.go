@@ -95,6 +95,11 @@ func (r *restorer) restore(e entry) error {
 			living = append(living, k)
 		}
 	}
+	for _, sp := range e.Spaces {
+		if k := r.restoreSpace(sp); k != nil {
+			living = append(living, k)
+		}
+	}
 	if len(living) == 0 {
 		return nil
 	}
@@ -103,6 +108,11 @@ func (r *restorer) restore(e entry) error {
 	l := r.placeLocked(e)
 	if l == nil {
 		r.misfits++
+		for _, k := range living {
+			if k.space != (space{}) {
+				r.releaseLocked(k)
+			}
+		}
 		return nil
 	}
 	r.enterLocked(l)
@@ -145,7 +155,7 @@ func (s *Server) openKeeper(id process.ID) (*keeper, error) {
 func (s *Server) placeLocked(e entry) *lease {
 	l := &lease{
 		id: e.Lease, mac: e.MAC, macGiven: e.MACGiven, at: time.Unix(0, e.AllocatedAt), state: orphaned,
-		session: e.Session, client: network.Holder{PID: e.PID, UID: e.UID}, former: e.Holder,
+		session: e.Session, client: network.Holder{PID: e.PID, UID: e.UID}, former: e.Holder, proof: e.Proof,
 	}
 	for _, a := range e.Addresses {
 		g := s.segmentOf(e.Network, a.Addr())
@@ -167,6 +177,7 @@ func (s *Server) placeLocked(e entry) *lease {
 			l.aliases = append(l.aliases, a)
 		}
 	}
+	l.cut = e.Cut || len(l.addresses) < len(e.Addresses) || l.hostname != e.Hostname || len(l.aliases) < len(e.Aliases)
 	return l
 }
 

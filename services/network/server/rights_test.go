@@ -85,6 +85,13 @@ func (u user) seesWhatItMay(t *testing.T, all []user, operator bool, rule string
 			t.Errorf("uid %d looks a host of uid %d up: %v", u.uid, of.uid, looked.Error)
 		}
 		answers := map[string]*wire.Error{"lookup": looked.Error}
+		if inspected := u.order(order{Do: "inspect", Lease: of.lease}); may {
+			if inspected.Error != nil || !slices.Equal(inspected.Leases, []string{of.lease}) {
+				t.Errorf("uid %d inspects a lease of uid %d: %v", u.uid, of.uid, inspected.Error)
+			}
+		} else {
+			answers["inspect"] = inspected.Error
+		}
 		if of.child != u.child {
 			answers["release"] = u.order(order{Do: "release", Lease: of.lease}).Error
 			answers["witness"] = u.order(order{Do: "witness", Lease: of.lease, Witness: u.lingers[0].PID()}).Error
@@ -99,11 +106,20 @@ func (u user) seesWhatItMay(t *testing.T, all []user, operator bool, rule string
 			}
 		}
 	}
-	listed := u.order(order{Do: "list"})
-	slices.Sort(listed.Leases)
 	slices.Sort(want)
-	if listed.Error != nil || !slices.Equal(listed.Leases, want) {
-		t.Errorf("uid %d is shown %v, %v, want %v", u.uid, listed.Leases, listed.Error, want)
+	for _, how := range []string{"list", "watch"} {
+		listed := u.order(order{Do: how})
+		slices.Sort(listed.Leases)
+		if listed.Error != nil || !slices.Equal(listed.Leases, want) {
+			t.Errorf("uid %d is shown by %s %v, %v, want %v", u.uid, how, listed.Leases, listed.Error, want)
+		}
+	}
+	reload := wire.NotPermitted
+	if operator {
+		reload = wire.Unsupported // it may, and there is nothing to read
+	}
+	if e := u.order(order{Do: "reload"}).Error; e == nil || e.Code != reload {
+		t.Errorf("uid %d reloads the networks: %v, want %s", u.uid, e, reload)
 	}
 	if e := u.order(order{Do: "lookup", Hostname: "nobody"}).Error; e == nil || e.Code != wire.NotFound {
 		t.Errorf("uid %d looks up what nobody has: %v, want %s", u.uid, e, wire.NotFound)

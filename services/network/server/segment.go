@@ -75,6 +75,16 @@ func (g *segment) addressOf(addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr, p.Bits())
 }
 
+// cools reports whether an address that was given back may be in quarantine: static ones are not.
+func (g *segment) cools(addr netip.Prefix) bool {
+	f := g.familyOf(addr.Addr())
+	if f == nil {
+		return false
+	}
+	_, freed := f.pool.FreedAt(addr.Addr())
+	return freed
+}
+
 // counts are those of one family. What is freed after the given time is cooling.
 type counts struct {
 	pool.Counts

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/internal/netns"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/services"
@@ -31,6 +32,9 @@ type Config struct {
 	// Socket is the path of the broker's socket. A container knows it as FAIRLEAD_SOCKET: it is by this that the containers of an earlier instance are
 	// found whose leases cannot be read. Empty: none is found.
 	Socket string
+	// Load reads the networks and limits anew, for network.MethodReload, which tells its error to the caller; nil: there is nothing to read. It may be called by
+	// several at once.
+	Load func() ([]Network, Limits, error)
 	// Suspects returns the numbers of the processes that were clients of sessions of the instances before this one, open or closed, as far as the broker
 	// knows. It is called where the record of an earlier instance is missing or damaged, and at a first start. Nil: there are none.
 	Suspects func(context.Context) ([]int, error)
@@ -44,10 +48,14 @@ type Server struct {
 	log    *slog.Logger
 	uid    uint32 // that it runs as
 	watch  *watch.Set
+	news   *netns.News // nil: namespaces are not watched
+	home   netns.ID    // the network namespace that this service is in
 	record *record
 	began  time.Time
 	stop   context.CancelFunc
 	own    sync.WaitGroup
+
+	renewing sync.Mutex // what is read last is applied last
 
 	mu       sync.Mutex
 	closed   bool
@@ -57,7 +65,9 @@ type Server struct {
 	byUID    map[uint32]int // how many leases a user has
 	holders  map[*session.Session]*holder
 	doubt    *doubt // nil: all that is held is known
+	spaces   spaces
 	unneeded []unneeded
+	feed     feed // of changes, for those who watch
 }
 
 // unneeded is what is let go once the mutex is.
@@ -75,6 +85,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		conf: c, log: c.Logger, uid: uint32(os.Geteuid()), began: time.Now(), limits: c.Limits.withDefaults(),
 		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
+		spaces: spaces{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -92,6 +103,7 @@ func New(c Config) (*Server, error) {
 	}
 	if err := s.begin(); err != nil {
 		s.watch.Close()
+		s.closeNews()
 		s.letGo()
 		return nil, err
 	}
@@ -114,6 +126,7 @@ func (s *Server) begin() error {
 			return fmt.Errorf("set the record of leases aside, which is of version %d: %w", read.version, err)
 		}
 	}
+	s.listen()
 	if err := s.restore(read); err != nil {
 		return err
 	}
@@ -123,6 +136,9 @@ func (s *Server) begin() error {
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
 	s.own.Go(func() { s.record.tend(ctx) })
+	if s.news != nil {
+		s.own.Go(func() { s.hear(ctx) })
+	}
 	if s.doubt != nil {
 		s.own.Go(func() { s.resolve(ctx, read) })
 	}
@@ -143,6 +159,7 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.stop()
+	s.closeNews()
 	s.own.Wait()
 	err := s.watch.Close()
 	s.letGo()
@@ -227,5 +244,9 @@ func (s *Server) Mux() *services.Mux {
 	services.Handle(mux, network.MethodLeases, s.list)
 	services.Handle(mux, network.MethodLookup, s.lookup)
 	services.Handle(mux, network.MethodNetworks, s.networks)
+	services.Handle(mux, network.MethodInspect, s.inspect)
+	services.HandleStreaming(mux, network.MethodWatch, s.watchLeases)
+	services.Handle(mux, network.MethodReload, s.reload)
+	describe(mux)
 	return mux
 }

@@ -23,6 +23,7 @@ type wish struct {
 	preferred []netip.Addr
 	mac       string // empty: one is made
 	token     string
+	secret    string  // that the reply will tell
 	witness   *keeper // nil: none
 }
 
@@ -59,7 +60,7 @@ func (s *Server) plainWish(ctx context.Context, r network.AllocateRequest) (*wis
 	if err != nil {
 		return nil, err
 	}
-	w := &wish{segment: g, token: r.Token}
+	w := &wish{segment: g, token: r.Token, secret: newSecret()}
 	if w.hostname, err = network.CanonicalHostname(r.Hostname); err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (s *Server) takeLocked(w *wish) (*lease, *obstacle) {
 	l := &lease{
 		id: s.newIDLocked(), token: w.token, segment: g, hostname: w.hostname, aliases: w.aliases, addresses: addresses,
 		mac: w.mac, macGiven: w.mac != "", at: time.Now(), holder: w.holder, from: w.holder, session: w.holder.session.ID(), client: w.holder.client,
-		former: w.holder.id,
+		former: w.holder.id, proof: proofOf(w.secret),
 	}
 	if l.mac == "" {
 		l.mac = g.newMAC()

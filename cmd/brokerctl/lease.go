@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
+)
+
+// findLease returns the lease that a text names: by its id, an address, or a hostname, which may look like an id.
+func (c *command) findLease(ctx context.Context, s *client.Session, text string) (network.LeaseInfo, error) {
+	r, err := network.ByName(c.network, text)
+	if err != nil {
+		return network.LeaseInfo{}, err
+	}
+	info, err := network.Inspect(ctx, s, r)
+	if r.Lease != "" && errors.Is(err, wire.NotFound) {
+		if named, byName := network.Inspect(ctx, s, network.InspectRequest{Network: c.network, Hostname: text}); byName == nil {
+			return named, nil
+		}
+	}
+	return info, err
+}
+
+func (c *command) leaseInspect(ctx context.Context, text string) error {
+	s, err := c.dial(ctx, network.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	l, err := c.findLease(ctx, s, text)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON("lease", l)
+	}
+	mac := l.MAC
+	if l.MACGiven {
+		mac += " (asked for)"
+	}
+	lines := [][2]string{
+		{"id", l.ID}, {"network", l.Network}, {"state", l.State}, {"addresses", strings.Join(l.Addresses, ", ")}, {"gateways", strings.Join(l.Gateways, ", ")},
+		{"hostname", l.Hostname}, {"aliases", strings.Join(l.Aliases, ", ")}, {"mac", mac}, {"mtu", fmt.Sprint(l.MTU)}, {"allocated", moment(l.AllocatedAt)},
+		{"session", l.Session}, {"holder", fmt.Sprintf("process %d, uid %d", l.Holder.PID, l.Holder.UID)},
+	}
+	for _, k := range hangsOn(l) {
+		lines = append(lines, [2]string{"hangs on", k})
+	}
+	return c.printPairs(lines)
+}
+
+// hangsOn says what keeps a lease from being over.
+func hangsOn(l network.LeaseInfo) (list []string) {
+	if l.State == network.StateHeld {
+		list = append(list, fmt.Sprintf("session %s of process %d", session.ShortID(l.Session), l.Holder.PID))
+	}
+	for _, w := range l.Witnesses {
+		switch {
+		case w.PID == 0:
+			list = append(list, fmt.Sprintf("network namespace %d", w.Namespace))
+		case w.PID == l.Holder.PID && l.State != network.StateHeld:
+			list = append(list, fmt.Sprintf("process %d, which held it", w.PID))
+		default:
+			list = append(list, fmt.Sprintf("process %d", w.PID))
+		}
+	}
+	return list
+}
+
+// leaseRelease releases a lease that no session holds.
+func (c *command) leaseRelease(ctx context.Context, text string) error {
+	s, err := c.dial(ctx, network.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	l, err := c.findLease(ctx, s, text)
+	if err != nil {
+		return err
+	}
+	if l.State == network.StateHeld {
+		return wire.Errorf(wire.NotPermitted, "lease %s is held by session %s of process %d, and only that releases it: 'brokerctl session close %s' ends the session and with it the lease",
+			l.ID, session.ShortID(l.Session), l.Holder.PID, session.ShortID(l.Session))
+	}
+	if err := network.Release(ctx, s, l.ID); err != nil {
+		return err
+	}
+	was := hangsOn(l)
+	l.State, l.Witnesses = network.StateOver, nil
+	if c.json {
+		return c.printJSON("lease", l)
+	}
+	text = fmt.Sprintf("released %s of %s on network %s", l.ID, strings.Join(l.Addresses, " and "), l.Network)
+	if len(was) > 0 {
+		text += ", which was kept for " + strings.Join(was, " and ")
+	}
+	_, err = fmt.Fprintln(c.out, wire.Printable(text, 2048))
+	return err
+}
+
+// leaseWatch prints the leases and then what happens to them, until ^C or until nobody reads it. Its time is that of its opening alone.
+func (c *command) leaseWatch(ctx context.Context) error {
+	s, err := c.dial(ctx, network.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ctx, stop := c.untilUnwanted(ctx)
+	defer stop()
+	for change, err := range network.Watch(ctx, s, network.WatchRequest{Network: c.network}) {
+		if err == nil {
+			err = c.printChange(change)
+		} else if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A watched change is a change as JSON, on a line of its own.
+type watchedChange struct {
+	Version int `json:"version"`
+	network.Change
+}
+
+func (c *command) printChange(change network.Change) error {
+	if c.json {
+		b, err := json.Marshal(watchedChange{1, change})
+		if err != nil {
+			return err
+		}
+		_, err = c.out.Write(append(b, '\n'))
+		return err
+	}
+	kind := fmt.Sprintf("%-*s", len(network.ChangeAllocated), wire.Printable(change.Kind, 32))
+	if c.view.Color {
+		kind = changeTone(change).Paint(kind)
+	}
+	_, err := fmt.Fprintf(c.out, "%s  %s  %s\n", eventTime(change.At.Time().Local(), time.Now()), kind, wire.Printable(changeTold(change), 2048))
+	return err
+}
+
+func changeTone(change network.Change) cli.Tone {
+	switch change.Kind {
+	case network.ChangeOrphaned, network.ChangeDropped:
+		return cli.Bad
+	case network.ChangeDying:
+		return cli.Busy
+	}
+	return cli.Plain
+}
+
+// whyTold says why a lease is dying or over.
+var whyTold = map[string]string{
+	network.WhySession:   "its session is over",
+	network.WhyReleased:  "its session gave it back",
+	network.WhyWithdrawn: "its session has never seen it",
+	network.WhyWitness:   "the last that it hung on is gone",
+	network.WhyOperator:  "it was released by name",
+}
+
+// changeTold says a change in one line.
+func changeTold(change network.Change) string {
+	switch l := change.Lease; {
+	case change.Kind == network.ChangeSynced:
+		return "that is all, and what follows are changes"
+	case change.Kind == network.ChangeDropped:
+		return fmt.Sprintf("%d changes are missing, as there was no time for them: the list begins anew", change.Dropped)
+	case l == nil: // of a later version
+		return ""
+	default:
+		text := strings.TrimRight(fmt.Sprintf("%s  %s  %s  %s", l.ID, l.Network, strings.Join(l.Addresses, ","), l.Hostname), " ")
+		switch change.Kind {
+		case network.ChangePresent:
+			text += ": " + l.State
+		case network.ChangeCooling:
+			text += ": until " + clock(change.Until)
+		case network.ChangeAllocated, network.ChangeReclaimed:
+			text += fmt.Sprintf(": process %d, uid %d", l.Holder.PID, l.Holder.UID)
+		}
+		if why := whyTold[change.Why]; why != "" {
+			text += ": " + why
+		}
+		return text
+	}
+}

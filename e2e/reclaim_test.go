@@ -1,0 +1,161 @@
+package e2e_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+func TestContainersThatReclaimOutliveTheNetworkService(t *testing.T) {
+	runtimes, kills := count(10, 50), count(5, 20)
+	w := newWorld(t, "default=10.9.0.0/24")
+	w.startBroker()
+	var runs []*process
+	for i := range runtimes {
+		runs = append(runs, w.run("--on-loss", "reclaim", "--grace", "60s", "--hostname", fmt.Sprintf("c%d", i), "--", "sh", "-c", "echo up $FAIRLEAD_ADDRESS; exec sleep 1000"))
+	}
+	for _, r := range runs {
+		r.stdout.next(t)
+	}
+	held := addresses(w)
+	if len(held) != runtimes {
+		t.Fatalf("%d leases are held, want %d", len(held), runtimes)
+	}
+	var sleeping []stranger
+	eventually(t, "all containers run", func() bool {
+		sleeping = slices.DeleteFunc(named(w.dir), func(s stranger) bool { return s.args[0] != "sleep" })
+		return len(sleeping) == runtimes
+	})
+	containers := watch(t, sleeping)
+	var most time.Duration
+	for range kills {
+		before := w.killInstance()
+		next := w.dial(network.Endpoint) // somebody who wants an address first
+		l, err := network.Allocate(within(t, patience), next, network.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(slices.Collect(maps.Values(held)), l.Addresses[0].String()) {
+			t.Fatalf("%v is given out, and a container has it", l.Addresses[0])
+		}
+		next.Close()
+		eventually(t, "all leases are held again", func() bool { return maps.Equal(addresses(w), held) })
+		most = max(most, time.Duration(monotonic()-before))
+		if living := len(alive(containers)); living != runtimes {
+			t.Fatalf("%d containers live, want %d", living, runtimes)
+		}
+	}
+	t.Logf("%d runtimes, %d kills: all leases were held again at most %v after one", runtimes, kills, most)
+	for _, r := range runs {
+		r.cmd.Process.Signal(unix.SIGTERM)
+	}
+	for i, r := range runs {
+		if code := r.exit(t); code != 128+int(unix.SIGTERM) {
+			t.Errorf("broker-run %d exits %d\n%v", i, code, r.stderr)
+		}
+	}
+	if held := addresses(w); len(held) > 0 {
+		t.Errorf("all are gone, and held is %v", held)
+	}
+}
+
+// addresses returns those of the leases that are held, by their ids.
+func addresses(w *world) map[string]string {
+	w.t.Helper()
+	held := map[string]string{}
+	for _, l := range w.leases() {
+		if l.State == network.StateHeld {
+			held[l.ID] = l.Addresses[0] + " " + l.MAC + " " + l.Hostname
+		}
+	}
+	return held
+}
+
+func TestAContainerWhoseLeaseAnOperatorHasReleasedEndsAlthoughItReclaims(t *testing.T) {
+	w := newWorld(t, "default=10.9.0.0/24")
+	w.startBroker()
+	r := w.run("--on-loss", "reclaim", "--grace", "60s", "--", "sh", "-c", "echo up; exec sleep 1000")
+	r.stdout.next(t)
+	lost := w.leases()[0].ID
+	r.freeze(t) // so that it does not take the lease back before
+	w.killInstance()
+	operator := w.dial(network.Endpoint)
+	defer operator.Close()
+	if err := network.Release(within(t, patience), operator, lost); err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Process.Signal(unix.SIGCONT)
+	if code := r.exit(t); code != 69 {
+		t.Errorf("it exits %d, want 69\n%v", code, r.stderr)
+	}
+}
+
+func TestAnAddressIsNotGivenOutBeforeTheLastProcessOfAKilledRuntimeHasDied(t *testing.T) {
+	const slow = 2 * time.Second
+	w := newWorld(t, "default=10.9.0.0/30") // one address
+	w.startBroker()
+	r := w.run("--", "sh", "-c", "echo up; exec sleep 1000")
+	r.stdout.next(t)
+	var last stranger
+	eventually(t, "its container runs", func() bool {
+		sleeping := slices.DeleteFunc(named(w.dir), func(s stranger) bool { return s.args[0] != "sleep" })
+		if len(sleeping) == 1 {
+			last = sleeping[0]
+		}
+		return len(sleeping) == 1
+	})
+	// What is traced is not gone before its tracer has seen it end, as what dumps its core, or has a write to finish, is not.
+	attached, died := make(chan error, 1), make(chan int64, 1)
+	killed := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		const seize = 0x4206 // PTRACE_SEIZE of linux/ptrace.h
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, seize, uintptr(last.pid), 0, 0, 0, 0)
+		if errno != 0 {
+			attached <- errno
+			return
+		}
+		attached <- nil
+		<-killed
+		<-time.After(slow)
+		at := monotonic()
+		var err error = unix.EINTR
+		for err == unix.EINTR {
+			_, err = unix.Wait4(last.pid, nil, unix.WALL, nil)
+		}
+		died <- at
+	}()
+	if err := <-attached; err != nil {
+		t.Fatalf("trace %v: %v", last, err)
+	}
+	r.kill()
+	close(killed)
+	s := w.dial(network.Endpoint)
+	defer s.Close()
+	if _, err := network.Allocate(within(t, slow/4), s, network.Request{}); !errors.Is(err, wire.Unavailable) {
+		t.Errorf("while it dies: %v", err)
+	}
+	if leases := w.leases(); len(leases) != 1 || leases[0].State != network.StateDying {
+		t.Errorf("while it dies there is %+v", leases)
+	}
+	l, err := network.Allocate(within(t, patience), s, network.Request{})
+	given := monotonic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := <-died; given < at {
+		t.Errorf("%v was given out %v before the last process had died", l.Addresses[0], time.Duration(at-given))
+	} else {
+		t.Logf("given out %v after the last process had died", time.Duration(given-at))
+	}
+}

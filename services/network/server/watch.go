@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const (
+	// keptChanges is how many changes are kept for those who watch; older ones are forgotten first.
+	keptChanges = 4096
+	// watchBatch is how many changes, or leases of the list, are taken under the mutex at a time.
+	watchBatch = 64
+)
+
+// A feed is what has changed last, numbered from 1 on. Who watches has no buffer of its own but its place in it: one that is slow holds up nobody, and misses what is
+// forgotten meanwhile. Changes are kept only while somebody watches. The Server's mutex guards it.
+type feed struct {
+	watchers int
+	last     int64             // number of the last change
+	first    int64             // number of the first one that was kept since somebody watches
+	ring     []*network.Change // change n is at n % keptChanges; what is in it does not change
+	waiting  chan struct{}     // closed with the next change; nil: nobody waits
+}
+
+// join begins to keep changes for one more, and leave ends that.
+func (f *feed) join() {
+	if f.watchers++; f.watchers == 1 {
+		f.ring, f.first = make([]*network.Change, keptChanges), f.last+1
+	}
+}
+
+func (f *feed) leave() {
+	if f.watchers--; f.watchers == 0 {
+		f.ring = nil
+	}
+}
+
+// add keeps a change under the next number.
+func (f *feed) add(c *network.Change) {
+	f.last++
+	c.Seq = f.last
+	f.ring[c.Seq%keptChanges] = c
+	if f.waiting != nil {
+		close(f.waiting)
+		f.waiting = nil
+	}
+}
+
+// take returns the changes from a number on, some at a time, or how many of them are forgotten. Where there is none yet, it returns a channel that is closed when
+// there is.
+func (f *feed) take(from int64) (batch []*network.Change, missed int64, some <-chan struct{}) {
+	if oldest := max(f.first, f.last-keptChanges+1); from < oldest {
+		return nil, oldest - from, nil
+	}
+	for n := from; n <= f.last && len(batch) < watchBatch; n++ {
+		batch = append(batch, f.ring[n%keptChanges])
+	}
+	if len(batch) == 0 {
+		if f.waiting == nil {
+			f.waiting = make(chan struct{})
+		}
+		some = f.waiting
+	}
+	return batch, 0, some
+}
+
+// tellLocked tells those who watch of what has become of a lease.
+func (s *Server) tellLocked(l *lease, kind, why string, until time.Time) {
+	if s.feed.watchers == 0 {
+		s.feed.last++
+		return
+	}
+	info := l.info()
+	if l.state == over {
+		info.State = network.StateOver
+	}
+	c := &network.Change{At: wire.At(time.Now()), Kind: kind, Why: why, Lease: &info}
+	if !until.IsZero() {
+		c.Until = wire.At(until)
+	}
+	s.feed.add(c)
+}
+
+// movedLocked tells that a lease that is not over has another state.
+func (s *Server) movedLocked(l *lease, was state) {
+	switch {
+	case l.state == held && was == taken:
+		s.tellLocked(l, network.ChangeAllocated, "", time.Time{})
+	case l.state == held:
+		s.tellLocked(l, network.ChangeReclaimed, "", time.Time{})
+	case l.state == dying:
+		s.tellLocked(l, network.ChangeDying, l.reason(was), time.Time{})
+	case l.state == orphaned:
+		s.tellLocked(l, network.ChangeOrphaned, "", time.Time{})
+	}
+}
+
+// endedLocked tells that a lease is over. One that was only taken nobody knows.
+func (s *Server) endedLocked(l *lease, was state) {
+	if was == taken {
+		return
+	}
+	s.tellLocked(l, network.ChangeReleased, l.reason(was), time.Time{})
+	if l.segment.Quarantine > 0 && slices.ContainsFunc(l.addresses, l.segment.cools) {
+		s.tellLocked(l, network.ChangeCooling, "", time.Now().Add(l.segment.Quarantine))
+	}
+}
+
+// reason says why a lease leaves a state that it was in, and forgets what was said of that.
+func (l *lease) reason(was state) string {
+	why := l.why
+	l.why = ""
+	switch {
+	case why != "":
+		return why
+	case was == held:
+		return network.WhySession
+	}
+	return network.WhyWitness
+}
+
+// watchLeases serves network.MethodWatch. The list is not of one moment: it is told in parts, and what changes meanwhile is told again behind it.
+func (s *Server) watchLeases(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change]) error {
+	s.watch.Ask() // what is shown is what the kernel says; it fails only where the Server is closed
+	s.mu.Lock()
+	s.feed.join()
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.feed.leave()
+		s.mu.Unlock()
+	}()
+	for {
+		next, until, err := s.sendList(ctx, r, out)
+		if err != nil {
+			return err
+		}
+		if err := s.sendChanges(ctx, r, out, next, until); err != nil {
+			return err
+		}
+	}
+}
+
+// sendList sends the leases that there are. Next is the number of the first change that may not be in the list, and until that of the last which may be in it.
+func (s *Server) sendList(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change]) (next, until int64, err error) {
+	s.mu.Lock()
+	if r.Network != "" {
+		_, err = s.segmentLocked(r.Network)
+	}
+	next, until = s.feed.last+1, s.feed.last
+	var all []*lease
+	for _, l := range s.leases {
+		if l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name) {
+			all = append(all, l)
+		}
+	}
+	s.mu.Unlock()
+	for some := range slices.Chunk(all, watchBatch) {
+		var batch []network.Change
+		s.mu.Lock()
+		until = s.feed.last
+		for _, l := range some {
+			if l.state != over { // that comes as a change
+				info := l.info()
+				batch = append(batch, network.Change{Seq: until, At: wire.At(time.Now()), Kind: network.ChangePresent, Lease: &info})
+			}
+		}
+		s.mu.Unlock()
+		for _, c := range batch {
+			if err == nil {
+				err = out.Send(c)
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	return next, until, err
+}
+
+// sendChanges sends what has changed and then what changes, until some of it is forgotten. When all up to a number is told, it says so.
+func (s *Server) sendChanges(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change], next, until int64) error {
+	for synced := false; ; {
+		if !synced && next > until {
+			synced = true
+			if err := out.Send(network.Change{Seq: next - 1, At: wire.At(time.Now()), Kind: network.ChangeSynced}); err != nil {
+				return err
+			}
+		}
+		s.mu.Lock()
+		batch, missed, some := s.feed.take(next)
+		s.mu.Unlock()
+		if missed > 0 {
+			return out.Send(network.Change{Seq: next + missed - 1, At: wire.At(time.Now()), Kind: network.ChangeDropped, Dropped: missed})
+		}
+		for _, c := range batch {
+			next = c.Seq + 1
+			if !s.seesOf(ctx, c.Lease.Holder.UID) || r.Network != "" && r.Network != c.Lease.Network {
+				continue
+			}
+			if err := out.Send(*c); err != nil {
+				return err
+			}
+		}
+		if some == nil {
+			continue
+		}
+		select {
+		case <-some:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
