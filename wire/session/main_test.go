@@ -39,7 +39,12 @@ var lane = len(session.Offer()) > 0
 // TestMain runs a service instead of the tests when this binary was started as a child. The tests run both ways: with the lane, and again in
 // a process where it is not offered.
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
+	switch os.Getenv(childVariable) {
+	case "":
+	case rawChild:
+		serveRaw()
+		os.Exit(0)
+	default:
 		serveChild()
 		os.Exit(0)
 	}
