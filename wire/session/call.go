@@ -228,6 +228,9 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 		}
 	}
 	s.pending[s.nextID] = p
+	if s.reader.handling != nil { // it may be that handler who waits for the reply
+		s.giveOnLocked()
+	}
 	if !p.flush {
 		s.stats.callsMade.Add(1)
 	}

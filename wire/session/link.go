@@ -12,11 +12,16 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// A link carries the frames of a message channel. One goroutine reads it and one writes it.
+// A link carries the frames of a message channel. One goroutine at a time reads it and one writes it.
 type link interface {
 	// read returns the next frame. io.EOF means that the peer writes no more.
 	read() (arrived, error)
-	// write writes whole frames; only a single one may have descriptors. An unsentError says that this one was not written, and others can be.
+	// direct reports whether try may ever write anything.
+	direct() bool
+	// try writes what it can of a frame without descriptors, without waiting. One that was begun and is not whole is the first of the next write.
+	try(o *outgoing) (whole, begun bool)
+	// write writes whole frames, and the rest of one that was begun; only a single one may have descriptors. An unsentError says that this one was not written,
+	// and others can be.
 	write(batch []*outgoing) error
 	// finish tells the peer that nothing more is written.
 	finish() error
@@ -32,9 +37,11 @@ type arrived struct {
 // A laneLink is the socket itself.
 type laneLink struct{ conn *conn }
 
-func (l laneLink) read() (arrived, error)        { return l.conn.in.next() }
-func (l laneLink) write(batch []*outgoing) error { return l.conn.writeLane(batch) }
-func (l laneLink) finish() error                 { return l.conn.finish() }
+func (l laneLink) read() (arrived, error)              { return l.conn.in.next() }
+func (l laneLink) direct() bool                        { return l.conn.try != nil }
+func (l laneLink) try(o *outgoing) (whole, begun bool) { return l.conn.tryLane(o) }
+func (l laneLink) write(batch []*outgoing) error       { return l.conn.writeLane(batch) }
+func (l laneLink) finish() error                       { return l.conn.finish() }
 
 // A streamLink is a yamux stream.
 type streamLink struct {
@@ -76,6 +83,10 @@ func readFrame(r io.Reader) (wire.Frame, error) {
 		return b.Bytes(), err
 	})
 }
+
+// A stream waits for its reader, whoever writes it.
+func (l *streamLink) direct() bool                      { return false }
+func (l *streamLink) try(*outgoing) (whole, begun bool) { return false, false }
 
 func (l *streamLink) write(batch []*outgoing) error {
 	l.buf = appendFrames(l.buf[:0], batch)

@@ -25,6 +25,7 @@ const replyWait = 10 * time.Second
 // answer serves a request and queues its reply.
 func (s *Session) answer(m *Message) {
 	var reply any
+	var took time.Duration
 	err := error(wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod)))
 	defer func() { // also where it has
 		s.reply(m, reply, err)
@@ -32,8 +33,11 @@ func (s *Session) answer(m *Message) {
 		defer s.mu.Unlock()
 		s.answering--
 		s.settleLocked()
+		s.reader.tookLocked(m.Method, took)
 	}()
+	began := time.Now()
 	reply, err = s.serveRequest(m)
+	took = time.Since(began)
 }
 
 // reply queues the reply to a request.

@@ -6,8 +6,9 @@
 //
 //	reader ──▶ replies: to the waiting Call
 //	       ──▶ frames of streams: yamux
-//	       ──▶ requests, one-way messages: inbox ──▶ taker ──▶ handlers
-//	Call, Send, handlers ──▶ outbox ──▶ writer ──▶ link
+//	       ──▶ requests: their handlers, on the reader or on a goroutine of their own
+//	       ──▶ one-way messages, and requests behind them: inbox ──▶ taker ──▶ handlers
+//	Call, Send, handlers ──▶ link, at once, or outbox ──▶ writer ──▶ link
 //
 // The states of a session are open, terminating (one side takes no new requests, and still answers those in flight) and ended.
 // They only go forward; closing ends a session here at once, and lets its transport go when the peer has read all.
@@ -107,9 +108,10 @@ type Session struct {
 	largeRoom   chan struct{}       // closed when that has shrunk
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
-	inbox       []*Message          // bounded by the credit given
-	unhandled   int64               // one-way messages in the inbox or with a handler
-	told        load                // of these
+	reader      reader
+	inbox       []*Message // bounded by the credit given
+	unhandled   int64      // one-way messages in the inbox or with a handler
+	told        load       // of these
 	taking      bool
 	facts       map[string]string
 	peerFacts   map[string]string
@@ -149,7 +151,7 @@ func New(conn net.Conn, c Config) (*Session, error) {
 	if c.Lane {
 		s.link = laneLink{s.conn}
 		s.out.open(s.link)
-		s.own.Go(s.read)
+		s.beginReading()
 		return s, nil
 	}
 	err := s.mux.start()
@@ -163,7 +165,7 @@ func New(conn net.Conn, c Config) (*Session, error) {
 		s.release()
 		return nil, fmt.Errorf("begin a session: %w", err)
 	}
-	s.own.Go(s.read)
+	s.beginReading()
 	return s, nil
 }
 
@@ -178,7 +180,7 @@ func NewControl(conn *net.UnixConn, c Config, first ...wire.Frame) *Session {
 		s.out.pushNow(&outgoing{frame: f})
 	}
 	s.out.open(s.link)
-	s.own.Go(s.read)
+	s.beginReading()
 	return s
 }
 
