@@ -38,6 +38,7 @@ type reader struct {
 	watching bool                // the timer runs, for this request or an earlier one
 	timer    *time.Timer         // nil until it runs for the first time
 	slow     map[string]struct{} // methods that were not quick the last time
+	method   string              // of the last message; only who reads uses it, and without the mutex
 }
 
 // beginReading starts the first reader.

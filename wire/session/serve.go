@@ -12,10 +12,11 @@ import (
 
 // received takes up a request or a one-way message. It returns a request that is to be served by the reader.
 func (s *Session) received(a arrived) (here *Message, err error) {
-	r := wire.Request{}
-	if err := wire.Unmarshal(a.Body, &r); err != nil {
+	r, err := wire.ParseRequest(a.Body, s.reader.method)
+	if err != nil {
 		return nil, err
 	}
+	s.reader.method = r.Method
 	m := &Message{
 		Method: r.Method, OneWay: a.Kind == wire.KindOneWay,
 		s: s, id: a.ID, value: r.Value, large: a.Flags&wire.FlagLarge != 0, files: a.files, missing: a.missing,
@@ -220,16 +221,9 @@ func (s *Session) handle(m *Message) {
 
 // serveRequest runs the handler of a request, unless its time is over or nobody waits for it.
 func (s *Session) serveRequest(m *Message) (any, error) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
-	if !m.until.IsZero() {
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, m.until)
-		defer stop()
-	}
+	defer m.leave()
 	s.mu.Lock()
-	m.cancel = cancel
-	canceled, draining := m.canceled, s.draining
+	canceled, draining, ended := m.canceled, s.draining, s.ended != nil
 	s.mu.Unlock()
 	var err error
 	switch {
@@ -241,9 +235,12 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 		err = m.missing
 	case draining:
 		err = wire.Errorf(wire.Terminating, "the session is being ended")
-	default:
-		err = ctx.Err()
+	case ended:
+		err = context.Canceled
+	case !m.until.IsZero() && time.Now().After(m.until):
+		err = context.DeadlineExceeded
 	}
+	ctx := (*requestContext)(m)
 	key := bodyKey{id: m.id}
 	switch {
 	case err != nil && m.large:
