@@ -50,7 +50,11 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	code := m.Run()
-	if fuzzing := flag.Lookup("test.fuzz").Value.String() != ""; lane && !fuzzing && flag.Lookup("test.list").Value.String() == "" {
+	once := false // where the second run has nothing to do, or would write over what the first has written
+	for _, name := range []string{"fuzz", "list", "cpuprofile", "memprofile", "blockprofile", "mutexprofile", "trace"} {
+		once = once || flag.Lookup("test."+name).Value.String() != ""
+	}
+	if lane && !once {
 		code = max(code, runWithoutLane())
 	}
 	os.Exit(code)
@@ -128,7 +132,7 @@ func sink(_ context.Context, s *session.Stream) error {
 
 // usual serves what most tests need.
 var usual = handler{
-	methods: methods{"echo": echo, "block": block, "panic": panics, "ignore": ignore},
+	methods: methods{"echo": echo, "note": noted, "block": block, "panic": panics, "ignore": ignore},
 	streams: streams{"echo": echoStream, "flood": flood, "sink": sink, "repeat": repeat, "pour": pour},
 }
 

@@ -21,6 +21,7 @@ type Message struct {
 	files   []*os.File
 	missing error     // why files did not all arrive
 	until   time.Time // zero: no deadline
+	out     outgoing  // the reply, unless it is large
 	serving
 }
 

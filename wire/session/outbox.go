@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
@@ -15,15 +16,35 @@ import (
 type outgoing struct {
 	frame wire.Frame
 	files []*os.File // owned by the outbox, closed when they have been written or dropped
-	// queued is called before the frame can leave, also if it is dropped, with the outbox's mutex held. It may take the session's mutex, under which
-	// nobody takes the outbox's.
-	queued func()
-	taken  bool // to be written: it has left, as far as anybody can tell; guarded by the outbox's mutex
-	begun  bool // a part of it has been written, and the link has the rest; guarded likewise
-	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.
-	written chan struct{}
+	body  *buffer    // that has the frame's body and is used again when it has been written; nil: none is
+	// answers is done with before the frame can leave, also if it is dropped; nil: it is no reply. That takes the session's mutex under the outbox's, and nobody
+	// takes the outbox's under the session's.
+	answers *Message
+	taken   bool // to be written: it has left, as far as anybody can tell; guarded by the outbox's mutex
+	begun   bool // a part of it has been written, and the link has the rest; guarded likewise
+	// left, unless it is nil, is closed when the frame has been written. It stays open if that fails.
+	left    chan struct{}
+	written atomic.Bool // likewise; and the outbox has forgotten it
 	// unsent, unless it is nil, is called in place of that if the frame could not be written for its descriptors' sake, and has not left.
 	unsent func(error)
+}
+
+// done is done with the request that the frame answers.
+func (m *outgoing) done() {
+	if m.answers != nil {
+		m.answers.s.answered(m.answers.id)
+	}
+}
+
+// wrote lets go of a frame that has been written.
+func (m *outgoing) wrote() {
+	socket.CloseFiles(m.files)
+	if m.left != nil {
+		close(m.left)
+	}
+	m.body.giveBack()
+	m.body, m.frame.Body = nil, nil
+	m.written.Store(true) // from then on it may be another frame
 }
 
 // An unsentError is why a frame was not written, after which others can be.
@@ -148,9 +169,7 @@ func (o *outbox) pushNow(m *outgoing) {
 
 // addLocked queues a frame, and reports false if nothing is queued any more.
 func (o *outbox) addLocked(m *outgoing) bool {
-	if m.queued != nil {
-		m.queued()
-	}
+	m.done()
 	if o.last || o.broken {
 		return false
 	}
@@ -165,9 +184,7 @@ func (o *outbox) directLocked(m *outgoing) bool {
 	if o.link == nil || !o.link.direct() || o.writing || o.last || o.broken || len(o.queue) > 0 || len(m.files) > 0 {
 		return false
 	}
-	if m.queued != nil {
-		m.queued()
-	}
+	m.done()
 	m.taken, o.writing = true, true
 	return true
 }
@@ -177,9 +194,7 @@ func (o *outbox) writeDirect(m *outgoing) {
 	whole, begun := o.link.try(m)
 	if whole {
 		o.trace(sentFrame, 0, m.frame)
-		if m.written != nil {
-			close(m.written)
-		}
+		m.wrote()
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -271,9 +286,10 @@ func (o *outbox) write() {
 			err = o.link.finish()
 		}
 		for _, m := range batch {
-			socket.CloseFiles(m.files)
-			if err == nil && m.written != nil {
-				close(m.written)
+			if err == nil {
+				m.wrote()
+			} else {
+				socket.CloseFiles(m.files)
 			}
 		}
 		if e, ok := errors.AsType[unsentError](err); ok {

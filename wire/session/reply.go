@@ -26,8 +26,12 @@ const replyWait = 10 * time.Second
 func (s *Session) answer(m *Message) {
 	var reply any
 	var took time.Duration
-	err := error(wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod)))
-	defer func() { // also where it has
+	var err error
+	returned := false
+	defer func() {
+		if !returned {
+			err = wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod))
+		}
 		s.reply(m, reply, err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -37,6 +41,7 @@ func (s *Session) answer(m *Message) {
 	}()
 	began := time.Now()
 	reply, err = s.serveRequest(m)
+	returned = true
 	took = time.Since(began)
 }
 
@@ -50,12 +55,15 @@ func (s *Session) reply(m *Message, reply any, err error) {
 		s.answered(m.id)
 		return
 	}
-	out := &outgoing{frame: r.frame, files: r.files, queued: func() { s.answered(m.id) }}
+	out := &m.out
+	out.frame, out.files, out.body, out.answers = r.frame, r.files, r.body, m
 	if r.large != nil {
 		s.replyLarge(m, out, r.large)
 		return
 	}
-	out.unsent = func(err error) { s.replyUnsent(m, err) }
+	if len(out.files) > 0 {
+		out.unsent = func(err error) { s.replyUnsent(m, err) }
+	}
 	s.pushReply(out)
 }
 
@@ -121,7 +129,7 @@ func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
 	y, err := s.beginReply(out, len(value))
 	if err != nil {
 		socket.CloseFiles(out.files)
-		s.pushReply(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame, queued: out.queued})
+		s.pushReply(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame, answers: m})
 		return
 	}
 	s.pushReply(out)
@@ -155,6 +163,7 @@ func (s *Session) answered(id uint32) {
 type encoded struct {
 	frame wire.Frame
 	files []*os.File
+	body  *buffer // that has the frame's body; nil: none is used again
 	large []byte
 }
 
@@ -185,7 +194,8 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, faile
 		e.frame.Flags = wire.FlagError
 		return e, err
 	}
-	value, files, err := wire.MarshalFiles(reply)
+	body := takeBuffer()
+	value, files, err := wire.AppendFiles(body.b, reply)
 	e = encoded{files: files, frame: wire.Frame{Header: wire.Header{Kind: wire.KindReply, Files: uint8(len(files)), ID: id}}}
 	switch {
 	case err != nil:
@@ -198,6 +208,7 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, faile
 		e.frame.Flags = wire.FlagLarge
 		e.large = value
 	default:
+		body.b, e.body = value, body
 		e.frame.Body, e.frame.Length = value, uint32(len(value))
 	}
 	return e, nil
