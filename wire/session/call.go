@@ -35,6 +35,10 @@ func (p *pending) complete(r result) { p.done <- r }
 // requestRoom is more than a Request has beside its method and value, in bytes.
 const requestRoom = 32
 
+// fewCalls is how many calls may be waiting on a session for a further one to write its own frame. With more, the frames that come together leave together, and
+// that of a single caller is no later for it.
+const fewCalls = 4
+
 // errNoLane is why descriptors cannot travel.
 var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and carries no descriptors: a side does not offer it, as with FAIRLEAD_LANE=0")
 
@@ -249,6 +253,7 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 		}
 	}
 	s.pending[s.nextID] = p
+	p.out.joins = len(s.pending) > fewCalls
 	if s.reader.handling != nil { // it may be that handler who waits for the reply
 		s.giveOnLocked()
 	}

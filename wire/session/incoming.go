@@ -184,6 +184,9 @@ func (in *incoming) passOn() error {
 	return nil
 }
 
+// more reports whether bytes have come that were not taken.
+func (in *incoming) more() bool { return in.r < in.w }
+
 // at returns how many bytes have been taken since the beginning.
 func (in *incoming) at() int64 { return in.read - int64(in.w-in.r) }
 

@@ -16,6 +16,8 @@ import (
 type link interface {
 	// read returns the next frame. io.EOF means that the peer writes no more.
 	read() (arrived, error)
+	// more reports whether more has come than was read.
+	more() bool
 	// direct reports whether try may ever write anything.
 	direct() bool
 	// try writes what it can of a frame without descriptors, without waiting. One that was begun and is not whole is the first of the next write.
@@ -38,6 +40,7 @@ type arrived struct {
 type laneLink struct{ conn *conn }
 
 func (l laneLink) read() (arrived, error)              { return l.conn.in.next() }
+func (l laneLink) more() bool                          { return l.conn.in.more() }
 func (l laneLink) direct() bool                        { return l.conn.try != nil }
 func (l laneLink) try(o *outgoing) (whole, begun bool) { return l.conn.tryLane(o) }
 func (l laneLink) write(batch []*outgoing) error       { return l.conn.writeLane(batch) }
@@ -83,6 +86,8 @@ func readFrame(r io.Reader) (wire.Frame, error) {
 		return b.Bytes(), err
 	})
 }
+
+func (l *streamLink) more() bool { return l.r.Buffered() > 0 }
 
 // A stream waits for its reader, whoever writes it.
 func (l *streamLink) direct() bool                      { return false }

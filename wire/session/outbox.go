@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ type outgoing struct {
 	// takes the outbox's under the session's.
 	answers *Message
 	taken   bool // to be written: it has left, as far as anybody can tell; guarded by the outbox's mutex
+	joins   bool // others are about to come that can leave in the same write: it is left to the writer
 	begun   bool // a part of it has been written, and the link has the rest; guarded likewise
 	// left, unless it is nil, is closed when the frame has been written. It stays open if that fails.
 	left    chan struct{}
@@ -56,7 +58,7 @@ const outboxLimit = 256 << 10
 // An outbox is the queue of frames on their way out.
 //
 //	idle ──── a frame comes that the link may take at once ──▶ direct: who brings the frame writes what needs no waiting
-//	idle ──── another frame comes ───────────────────────────▶ writing: a writer runs, and joins what waits into one write
+//	idle ──── a frame comes with descriptors, or joins ──────▶ writing: a writer runs, and joins what waits into one write
 //	direct ── all was written, and nothing waits ────────────▶ idle
 //	direct ── else ──────────────────────────────────────────▶ writing: what is left of the frame comes first
 //	writing ─ nothing waits any more ────────────────────────▶ idle
@@ -181,7 +183,7 @@ func (o *outbox) addLocked(m *outgoing) bool {
 
 // directLocked takes a frame for who brings it to write, and reports false if there is more to write or it may have to wait.
 func (o *outbox) directLocked(m *outgoing) bool {
-	if o.link == nil || !o.link.direct() || o.writing || o.last || o.broken || len(o.queue) > 0 || len(m.files) > 0 {
+	if o.link == nil || !o.link.direct() || o.writing || o.last || o.broken || len(o.queue) > 0 || len(m.files) > 0 || m.joins {
 		return false
 	}
 	m.done()
@@ -271,6 +273,7 @@ func (o *outbox) fail() {
 
 // write writes what is queued, and ends when the queue is empty.
 func (o *outbox) write() {
+	runtime.Gosched() // who is about to bring another frame does so first
 	for {
 		batch := o.take()
 		if batch == nil {

@@ -22,6 +22,7 @@ func (s *Session) received(a arrived) (here *Message, err error) {
 		s: s, id: a.ID, value: r.Value, large: a.Flags&wire.FlagLarge != 0, files: a.files, missing: a.missing,
 		serving: serving{load: load{bytes: int64(len(r.Value)) + r.Length, files: int64(a.Files)}},
 	}
+	m.out.joins = s.link.more()
 	switch {
 	case m.large && (m.OneWay || s.streamless):
 		return nil, wire.Errorf(wire.Unsupported, "a large %v, and this session takes none", a.Kind)
