@@ -35,6 +35,7 @@ const (
 type reader struct {
 	handling *Message            // what is being served by the reader; nil: it reads
 	since    time.Time           // when that began
+	held     time.Duration       // how long handlers have kept the reader from reading, in all
 	watching bool                // the timer runs, for this request or an earlier one
 	timer    *time.Timer         // nil until it runs for the first time
 	slow     map[string]struct{} // methods that were not quick the last time
@@ -114,7 +115,7 @@ func (s *Session) serveHere(m *Message) (reads bool) {
 		s.mu.Lock()
 		reads = s.reader.handling == m
 		if reads && returned {
-			s.reader.handling = nil
+			s.reader.doneLocked()
 		} else if reads { // the handler is ending this goroutine
 			s.giveOnLocked()
 			reads = false
@@ -170,9 +171,15 @@ func (s *Session) watch() {
 
 // giveOnLocked has another goroutine read on while the reader's is handling a request.
 func (s *Session) giveOnLocked() {
-	s.reader.handling = nil
+	s.reader.doneLocked()
 	s.handlers.Add(1)
 	go s.readOn()
+}
+
+// doneLocked notes that the reader is not handling anything any more.
+func (r *reader) doneLocked() {
+	r.handling = nil
+	r.held += time.Since(r.since)
 }
 
 // tookLocked notes how long a handler of a method took.
