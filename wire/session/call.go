@@ -254,9 +254,7 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 	}
 	s.pending[s.nextID] = p
 	p.out.joins = len(s.pending) > fewCalls
-	if s.reader.handling != nil { // it may be that handler who waits for the reply
-		s.giveOnLocked()
-	}
+	s.needReaderLocked()
 	if !p.flush {
 		s.stats.callsMade.Add(1)
 	}

@@ -275,6 +275,8 @@ func stacks() string {
 // probe checks, when nothing is under way, that nothing is left of it, and that all credit is back.
 func (h *history) probe() {
 	alive := func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		return h.sides[0].End() == wire.End{} && h.sides[1].End() == wire.End{} && !h.lost.was()
 	}
 	if !alive() {

@@ -22,7 +22,7 @@ const (
 //
 //	reading ── a request that may be served here ────────────▶ handling
 //	handling ─ its reply is queued ──────────────────────────▶ reading
-//	handling ─ readerWait is over; somebody here calls the peer; the handler ends its goroutine ──▶ given on
+//	handling ─ readerWait is over; somebody here waits for the peer; the handler ends its goroutine ──▶ given on
 //	reading ── the end, a breach, the loss of the peer ──────▶ over
 //
 // Given on: another goroutine is reading, and the one that was the reader is its handler's alone, and ends with it. The places in the session's wait groups
@@ -35,6 +35,7 @@ const (
 type reader struct {
 	handling *Message            // what is being served by the reader; nil: it reads
 	since    time.Time           // when that began
+	ending   bool                // nothing is served here any more: somebody waits for the session's end
 	held     time.Duration       // how long handlers have kept the reader from reading, in all
 	watching bool                // the timer runs, for this request or an earlier one
 	timer    *time.Timer         // nil until it runs for the first time
@@ -133,7 +134,7 @@ func (s *Session) serveHere(m *Message) (reads bool) {
 // hereLocked reports whether a request is to be served by the reader, which then is handling it.
 func (s *Session) hereLocked(m *Message) bool {
 	r := &s.reader
-	if _, slow := r.slow[m.Method]; slow || m.large {
+	if _, slow := r.slow[m.Method]; slow || m.large || r.ending {
 		return false
 	}
 	r.handling, r.since = m, time.Now()
@@ -167,6 +168,27 @@ func (s *Session) watch() {
 	}
 	r.tookLocked(r.handling.Method, readerWait)
 	s.giveOnLocked()
+}
+
+// needReader has another goroutine read on if the reader is handling a request: who calls it is about to wait for the peer, and may be that handler.
+func (s *Session) needReader() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.needReaderLocked()
+}
+
+// needEnd is needReader for who waits for the end of the session, which is known to have come.
+func (s *Session) needEnd() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reader.ending = true
+	s.needReaderLocked()
+}
+
+func (s *Session) needReaderLocked() {
+	if s.reader.handling != nil {
+		s.giveOnLocked()
+	}
 }
 
 // giveOnLocked has another goroutine read on while the reader's is handling a request.
