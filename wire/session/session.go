@@ -38,7 +38,9 @@ const closeWait = 5 * time.Second
 
 // A Handler takes what the peer sends. Its methods run on goroutines of the session and must return when their context ends.
 type Handler interface {
-	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked.
+	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked. Requests are served beside
+	// each other: one whose method was quick the last time begins on the goroutine that reads the session, and holds up what comes behind it for 5 ms at most.
+	// So Serve leaves its goroutine as it found it: one that it has locked to its thread (runtime.LockOSThread) serves others after it.
 	Serve(ctx context.Context, m *Message) (reply any, err error)
 	// ServeStream serves a raw stream or a streaming call, which is closed when it returns. An error is what the peer then reads. Its context ends also when the
 	// peer lets go of the stream; what the peer wrote before can still be read.
