@@ -45,8 +45,8 @@ func NewMux() *Mux {
 	return mux
 }
 
-// Handle adds a method that takes a Request and returns a Reply. The handler runs on a goroutine of its own for each request; its context ends with the
-// caller's deadline, cancel or session. An error that is a *wire.Error, or a wire.Code, reaches the caller with its code; any other one does as
+// Handle adds a method that takes a Request and returns a Reply. Handlers run beside each other, on goroutines and threads that they leave as they found them, as
+// session.Handler says; the context ends with the caller's deadline, cancel or session. An error that is a *wire.Error, or a wire.Code, reaches the caller with its code; any other one does as
 // wire.Internal. A request that does not decode is answered with wire.Malformed and never reaches the handler. If Request has a method
 // Validate() error on its pointer, it has been called.
 func Handle[Request, Reply any](mux *Mux, name string, handler func(context.Context, Request) (Reply, error)) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -12,36 +13,62 @@ import (
 // A descriptor in a value is a *os.File in Go, and on the wire its index among the descriptors of the message, from 0.
 func init() { msgpack.Register((*os.File)(nil), encodeFile, decodeFile) }
 
-// A target is what a value is encoded to, with the descriptors it names.
+// A target is what a value is encoded to, with the descriptors it names, and its encoder.
 type target struct {
-	bytes.Buffer
-	files []*os.File
+	encoder *msgpack.Encoder
+	b       []byte
+	files   []*os.File
 }
 
-// A source is what a value is decoded from, with the descriptors it may name.
-type source struct {
-	*bytes.Reader
-	files []*os.File
-	taken []bool
+func (t *target) Write(b []byte) (int, error) {
+	t.b = append(t.b, b...)
+	return len(b), nil
 }
+
+func (t *target) WriteByte(c byte) error {
+	t.b = append(t.b, c)
+	return nil
+}
+
+// A source is what a value is decoded from, with the descriptors it may name, and its decoder.
+type source struct {
+	bytes.Reader
+	decoder *msgpack.Decoder
+	files   []*os.File
+	taken   []bool
+}
+
+var (
+	targets = sync.Pool{New: func() any { return &target{encoder: msgpack.NewEncoder(nil)} }}
+	sources = sync.Pool{New: func() any { return &source{decoder: msgpack.NewDecoder(nil)} }}
+)
+
+// maxKept is how long a value may be, in bytes, for its decoder to be used again: it keeps a buffer of that size.
+const maxKept = 4 << 10
 
 // MarshalFiles is Marshal for a value that may have descriptors: fields of type *os.File, nil for none. It returns them in the order of their
 // indices, and those that it has met also when it fails: with OverQuota for more than MaxFiles.
-func MarshalFiles(v any) ([]byte, []*os.File, error) {
-	var t target
-	e := msgpack.GetEncoder()
-	defer msgpack.PutEncoder(e)
-	e.Reset(&t)
+func MarshalFiles(v any) ([]byte, []*os.File, error) { return AppendFiles(make([]byte, 0, 64), v) }
+
+// AppendFiles is MarshalFiles that appends to b. When it fails it returns no bytes.
+func AppendFiles(b []byte, v any) ([]byte, []*os.File, error) {
+	t := targets.Get().(*target)
+	t.b = b
+	e := t.encoder
+	e.Reset(t)
 	e.SetSortMapKeys(true)
 	e.UseCompactInts(true)
 	err := e.Encode(v)
+	b, files := t.b, t.files
+	if err == nil { // an encoder is not used again that failed, or whose value panicked
+		t.b, t.files = nil, nil
+		targets.Put(t)
+		return b, files, nil
+	}
 	if coded, ok := errors.AsType[*Error](err); ok {
-		return nil, t.files, coded
+		return nil, files, coded
 	}
-	if err != nil {
-		return nil, t.files, Errorf(Malformed, "encode %T: %v", v, err)
-	}
-	return t.Bytes(), t.files, nil
+	return nil, files, Errorf(Malformed, "encode %T: %v", v, err)
 }
 
 // UnmarshalFiles is Unmarshal for a value that came with descriptors. Those that v takes are v's from then on; the others are returned, and when it
@@ -54,10 +81,20 @@ func UnmarshalFiles(b []byte, files []*os.File, v any) (left []*os.File, err err
 	if err := walk(b, uint64(most)); err != nil {
 		return files, err
 	}
-	s := &source{Reader: bytes.NewReader(b), files: files, taken: make([]bool, len(files))}
-	// A decoder is not used again: one that failed may go on recording what it reads.
-	if err := msgpack.NewDecoder(s).Decode(v); err != nil {
+	s := sources.Get().(*source)
+	s.Reader.Reset(b)
+	s.files = files
+	if len(files) > 0 {
+		s.taken = make([]bool, len(files))
+	}
+	s.decoder.Reset(s)
+	if err := s.decoder.Decode(v); err != nil { // a decoder is not used again that failed: it may go on recording what it reads
 		return files, Errorf(Malformed, "decode %T: %v", v, err)
+	}
+	if len(b) <= maxKept {
+		s.Reader.Reset(nil)
+		s.files, s.taken = nil, nil
+		sources.Put(s)
 	}
 	if c, ok := v.(interface{ Validate() error }); ok {
 		if err := c.Validate(); err != nil {

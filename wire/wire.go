@@ -55,7 +55,7 @@ const (
 	KindItem   Kind = 36 // a value of a streaming call
 )
 
-var kindNames = map[Kind]string{
+var kindNames = [...]string{
 	KindOpen: "open", KindRouted: "routed", KindAccepted: "accepted", KindRefused: "refused", KindRegister: "register",
 	KindRequest: "request", KindReply: "reply", KindCancel: "cancel", KindOneWay: "one-way", KindNotice: "notice", KindEnd: "end", KindFlush: "flush",
 	KindStream: "stream", KindData: "data", KindFinish: "finish", KindLarge: "large", KindItem: "item",
@@ -63,11 +63,13 @@ var kindNames = map[Kind]string{
 
 // String returns the kind's name, or its number if it has none.
 func (k Kind) String() string {
-	if name, ok := kindNames[k]; ok {
-		return name
+	if k.known() {
+		return kindNames[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
+
+func (k Kind) known() bool { return int(k) < len(kindNames) && kindNames[k] != "" }
 
 // Flags of a frame. Unknown flags are malformed.
 const (
@@ -112,8 +114,8 @@ func ParseHeader(b []byte) (Header, error) {
 	if h.Kind == KindLarge {
 		limit = MaxLarge
 	}
-	switch _, known := kindNames[h.Kind]; {
-	case !known:
+	switch {
+	case !h.Kind.known():
 		return h, Errorf(Malformed, "read a frame: unknown %v", h.Kind)
 	case h.Flags&^knownFlags != 0:
 		return h, Errorf(Malformed, "read a frame: %v with unknown flags %#x", h.Kind, h.Flags)

@@ -26,6 +26,18 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
+// A call with a small typed request and reply.
+func BenchmarkTypedCall(b *testing.B) {
+	c, _ := both(b, usual)
+	b.ReportAllocs()
+	for b.Loop() {
+		var reply note
+		if err := c.Call(context.Background(), "note", note{"text", 1}, &reply); err != nil || reply.N != 1 {
+			b.Fatalf("%+v, %v", reply, err)
+		}
+	}
+}
+
 // A value that goes there and back on a streaming call.
 func BenchmarkItem(b *testing.B) {
 	c, _ := both(b, usual)

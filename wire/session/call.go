@@ -16,6 +16,7 @@ import (
 type pending struct {
 	load      load
 	done      chan result // room for one
+	out       outgoing    // its frame
 	abandoned bool        // nobody waits any more; guarded by the session's mutex
 	flush     bool        // it asks for nothing but its turn
 }
@@ -34,6 +35,10 @@ func (p *pending) complete(r result) { p.done <- r }
 // requestRoom is more than a Request has beside its method and value, in bytes.
 const requestRoom = 32
 
+// fewCalls is how many calls may be waiting on a session for a further one to write its own frame. With more, the frames that come together leave together, and
+// that of a single caller is no later for it.
+const fewCalls = 4
+
 // errNoLane is why descriptors cannot travel.
 var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and carries no descriptors: a side does not offer it, as with FAIRLEAD_LANE=0")
 
@@ -43,12 +48,14 @@ var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and car
 // Every failure is a *wire.Error: the peer's own, DeadlineExceeded, Canceled, Terminating, OverQuota, Malformed, Unsupported for descriptors where there
 // is no lane, or the code of the session's end. Its Sent says whether the request had left.
 func (s *Session) Call(ctx context.Context, method string, request, reply any) error {
-	value, files, err := s.encodeValue(request, wire.MaxLarge)
+	encoded := takeBuffer()
+	files, err := s.encodeValue(encoded, request, wire.MaxLarge)
 	var r result
 	var sent bool
 	if err == nil {
-		r, sent, err = s.roundTrip(ctx, wire.Request{Method: method, Value: value}, files)
+		r, sent, err = s.roundTrip(ctx, wire.Request{Method: method, Value: encoded.b}, files)
 	}
+	encoded.giveBack()
 	if err == nil && reply != nil {
 		r.files, err = wire.UnmarshalFiles(orNil(r.body), r.files, reply)
 	}
@@ -61,17 +68,18 @@ func (s *Session) Call(ctx context.Context, method string, request, reply any) e
 	return &failed
 }
 
-// encodeValue encodes a value of at most limit bytes, with copies of its descriptors.
-func (s *Session) encodeValue(v any, limit int) ([]byte, []*os.File, error) {
-	value, files, err := wire.MarshalFiles(v)
+// encodeValue encodes a value of at most limit bytes to an empty buffer, and returns copies of its descriptors.
+func (s *Session) encodeValue(to *buffer, v any, limit int) ([]*os.File, error) {
+	value, files, err := wire.AppendFiles(to.b, v)
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, err
 	case len(value) > limit:
-		return nil, nil, wire.Errorf(wire.OverQuota, "a value of %d bytes, limit %d", len(value), limit)
+		return nil, wire.Errorf(wire.OverQuota, "a value of %d bytes, limit %d", len(value), limit)
 	case len(files) > 0 && !s.conf.Lane:
-		return nil, nil, errNoLane
+		return nil, errNoLane
 	}
+	to.b = value
 	copies, err := socket.Copy(files)
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
@@ -79,22 +87,22 @@ func (s *Session) encodeValue(v any, limit int) ([]byte, []*os.File, error) {
 	case err != nil: // it is closed
 		err = wire.Errorf(wire.Malformed, "%v", err)
 	}
-	return value, copies, err
+	return copies, err
 }
 
 // roundTrip sends one request and returns its result, and whether the request had left. It owns files.
 func (s *Session) roundTrip(ctx context.Context, request wire.Request, files []*os.File) (r result, sent bool, err error) {
-	p := &pending{load: load{int64(len(request.Value)), int64(len(files))}, done: make(chan result, 1)}
+	p := takePending()
+	p.load = load{int64(len(request.Value)), int64(len(files))}
 	value := request.Value
 	large := len(value)+len(request.Method)+requestRoom > wire.MaxBody
 	if large {
 		request.Value, request.Length = nil, int64(len(value))
 	}
-	out := &outgoing{files: files}
+	p.out.files = files
 	id, err := s.prepare(ctx, p, &request, large)
 	if err == nil {
-		out.frame, err = wire.NewFrame(wire.KindRequest, id, request)
-		out.frame.Files = uint8(len(files))
+		err = p.out.request(wire.KindRequest, id, &request)
 	}
 	if err != nil {
 		s.forget(id, p)
@@ -102,16 +110,31 @@ func (s *Session) roundTrip(ctx context.Context, request wire.Request, files []*
 		return r, false, err
 	}
 	if large {
-		out.frame.Flags |= wire.FlagLarge
-		out.written = make(chan struct{})
+		p.out.frame.Flags |= wire.FlagLarge
+		p.out.left = make(chan struct{})
 	}
-	if err := s.enqueue(ctx, id, p, out); err != nil {
+	if err := s.enqueue(ctx, id, p); err != nil {
 		return r, false, err
 	}
 	if large {
-		return s.exchangeLarge(ctx, id, p, out, value)
+		return s.exchangeLarge(ctx, id, p, value)
 	}
-	return s.await(ctx, id, p, out)
+	if r, sent, err = s.await(ctx, id, p); err == nil {
+		p.giveBack()
+	}
+	return r, sent, err
+}
+
+// request makes the frame of a request or a one-way message, with the descriptors that o has.
+func (o *outgoing) request(kind wire.Kind, id uint32, r *wire.Request) error {
+	o.body = takeBuffer()
+	o.body.b = r.Append(o.body.b)
+	n := len(o.body.b)
+	o.frame = wire.Frame{Header: wire.Header{Kind: kind, ID: id, Files: uint8(len(o.files)), Length: uint32(n)}, Body: o.body.b}
+	if n > wire.MaxBody {
+		return wire.Errorf(wire.OverQuota, "write a frame: %v of %d bytes, limit %d", kind, n, wire.MaxBody)
+	}
+	return nil
 }
 
 // prepare checks a request, takes the credit for it and gives it its id. With an error it may have an id.
@@ -128,25 +151,27 @@ func (s *Session) prepare(ctx context.Context, p *pending, r *wire.Request, larg
 }
 
 // enqueue queues the frame of a request. When that fails, the request is forgotten.
-func (s *Session) enqueue(ctx context.Context, id uint32, p *pending, out *outgoing) error {
-	out.unsent = func(err error) { s.unsent(id, p, err) }
-	if s.out.push(out, ctx.Done()) {
+func (s *Session) enqueue(ctx context.Context, id uint32, p *pending) error {
+	if len(p.out.files) > 0 {
+		p.out.unsent = func(err error) { s.unsent(id, p, err) }
+	}
+	if s.out.push(&p.out, ctx.Done()) {
 		return nil
 	}
 	s.forget(id, p)
-	socket.CloseFiles(out.files)
+	socket.CloseFiles(p.out.files)
 	return ctx.Err()
 }
 
 // exchangeLarge sends the value of a large request behind its frame, and waits for the reply.
-func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, out *outgoing, value []byte) (r result, sent bool, err error) {
+func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, value []byte) (r result, sent bool, err error) {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	begun := make(chan bool, 1)
-	if !s.spawn(func() { begun <- s.followUp(following, id, value, out) }) {
+	if !s.spawn(func() { begun <- s.followUp(following, id, value, &p.out) }) {
 		begun <- false
 	}
-	r, sent, err = s.await(ctx, id, p, out)
+	r, sent, err = s.await(ctx, id, p)
 	stop()                // a reply may come before the value has been taken, and then nobody needs it
 	if !<-begun && sent { // or the peer would wait for it
 		s.out.pushNow(&outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindCancel, Flags: wire.FlagLarge, ID: id}}})
@@ -161,7 +186,7 @@ func (s *Session) exchangeLarge(ctx context.Context, id uint32, p *pending, out 
 // whether the value has begun. When it fails, the reply or the session's end says more.
 func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *outgoing) (begun bool) {
 	select {
-	case <-out.written:
+	case <-out.left:
 	case <-ctx.Done():
 		return false
 	case <-s.done:
@@ -179,18 +204,18 @@ func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *ou
 }
 
 // await waits for the reply to a request that is queued.
-func (s *Session) await(ctx context.Context, id uint32, p *pending, out *outgoing) (r result, sent bool, err error) {
+func (s *Session) await(ctx context.Context, id uint32, p *pending) (r result, sent bool, err error) {
 	select {
 	case r = <-p.done:
 	case <-ctx.Done():
 		select {
 		case r = <-p.done: // the reply came first
 		default:
-			return r, s.giveUp(id, p, out), ctx.Err()
+			return r, s.giveUp(id, p), ctx.Err()
 		}
 	}
 	if r.err != nil {
-		return r, !s.out.withdraw(out), r.err
+		return r, !s.out.withdraw(&p.out), r.err
 	}
 	if r.missing != nil {
 		s.drain(id, r)
@@ -228,6 +253,8 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 		}
 	}
 	s.pending[s.nextID] = p
+	p.out.joins = len(s.pending) > fewCalls
+	s.needReaderLocked()
 	if !p.flush {
 		s.stats.callsMade.Add(1)
 	}
@@ -272,8 +299,8 @@ func (s *Session) unsent(id uint32, p *pending, err error) {
 }
 
 // giveUp stops waiting for a reply, and reports whether the request had left. If so, the peer is told, and the credit comes back with the reply.
-func (s *Session) giveUp(id uint32, p *pending, out *outgoing) (left bool) {
-	if s.out.withdraw(out) {
+func (s *Session) giveUp(id uint32, p *pending) (left bool) {
+	if s.out.withdraw(&p.out) {
 		s.forget(id, p)
 		return false
 	}
@@ -319,8 +346,12 @@ func (s *Session) replied(a arrived) error {
 	if r.large && known {
 		s.arriving.Add(1)
 	}
+	var load load
+	if known {
+		load = p.load
+	}
 	if known && !late {
-		p.complete(r)
+		p.complete(r) // from then on p may be another request
 	}
 	s.mu.Unlock()
 	switch {
@@ -333,6 +364,6 @@ func (s *Session) replied(a arrived) error {
 		s.stats.late.Add(1)
 		s.drain(a.ID, r)
 	}
-	s.calls.back(1, p.load)
+	s.calls.back(1, load)
 	return nil
 }

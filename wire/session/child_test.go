@@ -31,7 +31,7 @@ func serveChild() {
 	f.Close()
 	var s *session.Session
 	began := make(chan struct{})
-	h := handler{streams: usual.streams, methods: methods{"echo": echo, "block": block, "ignore": ignore, "swap": swap, "give": give, "ask": ask}}
+	h := handler{streams: usual.streams, methods: methods{"echo": echo, "note": noted, "block": block, "ignore": ignore, "swap": swap, "give": give, "ask": ask}}
 	h.methods["last"] = func(_ context.Context, m *session.Message) (any, error) {
 		var n int
 		if err := m.Decode(&n); err != nil {

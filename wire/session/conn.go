@@ -38,9 +38,10 @@ type conn struct {
 	flows   flows
 	in      incoming
 	turn    chan struct{} // of who writes; a frame that was begun is finished before it is given on
+	try     trier         // writes what the socket takes at once; who has the turn uses it; nil: Conn cannot
 	opening chan struct{} // of who may wait for yamux to open a stream
 	gone    chan struct{} // closed with the conn
-	batch   []byte        // of the lane; only who has the turn uses it
+	batch   []byte        // of the lane, or what is left of a frame that was begun; only who has the turn uses it
 
 	mu       sync.Mutex
 	queue    [][]byte // whole frames of yamux
@@ -61,6 +62,7 @@ func newConn(under net.Conn, st *stats, opener bool) *conn {
 		gone: make(chan struct{}), room: make(chan struct{}),
 	}
 	c.unix, _ = under.(*net.UnixConn)
+	c.try = newTrier(under)
 	c.flows.opener, c.flows.byID = opener, map[uint32]*flow{}
 	return c
 }
@@ -99,16 +101,38 @@ func (c *conn) takeTurn() bool {
 
 func (c *conn) endTurn() { <-c.turn }
 
-// writeLane writes frames of the lane, as soon as it is their turn. Only one goroutine calls it.
+// tryLane writes what the socket takes at once of a frame of the lane, if nobody has the turn. One that is begun and not whole keeps the turn for writeLane.
+func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
+	select {
+	case c.turn <- struct{}{}:
+	default:
+		return false, false
+	}
+	c.batch = o.frame.Append(c.batch[:0])
+	n := c.write(c.batch)
+	if n > 0 && n < len(c.batch) {
+		c.batch = append(c.batch[:0], c.batch[n:]...)
+		return false, true
+	}
+	c.endTurn()
+	return n > 0, n > 0
+}
+
+// writeLane writes frames of the lane, as soon as it is their turn, which that of one that was begun still is. Only one goroutine calls it.
 func (c *conn) writeLane(batch []*outgoing) error {
-	if !c.takeTurn() {
+	first := batch[0]
+	if !first.begun && !c.takeTurn() {
 		return net.ErrClosed
 	}
 	defer c.endTurn()
-	if first := batch[0]; len(first.files) > 0 {
+	switch {
+	case len(first.files) > 0:
 		return c.writeFiles(first)
+	case first.begun:
+		c.batch = appendFrames(c.batch, batch[1:])
+	default:
+		c.batch = appendFrames(c.batch[:0], batch)
 	}
-	c.batch = appendFrames(c.batch[:0], batch)
 	n, err := c.Conn.Write(c.batch)
 	c.stats.sent.Add(int64(n))
 	if cap(c.batch) > maxChunk {
@@ -158,7 +182,7 @@ func (c *conn) writeMux(frame []byte) {
 	if !c.flushing {
 		select {
 		case c.turn <- struct{}{}:
-			n := c.try(frame)
+			n := c.write(frame)
 			if n == len(frame) {
 				c.endTurn()
 				return
@@ -177,18 +201,44 @@ func (c *conn) writeMux(frame []byte) {
 	c.queued += len(frame)
 }
 
-// try writes what the socket takes of b without waiting, and returns how much that was.
-func (c *conn) try(b []byte) (n int) {
-	raw, err := c.SyscallConn()
-	if err != nil {
+// write writes what the socket takes of b without waiting, and returns how much that was. An error comes again when the rest is written, or the reader sees it.
+func (c *conn) write(b []byte) int {
+	if c.try == nil {
 		return 0
 	}
-	raw.Write(func(fd uintptr) bool {
-		n, err = unix.Write(int(fd), b)
+	n := c.try(b)
+	c.stats.sent.Add(int64(n))
+	return n
+}
+
+// A trier writes what can be written of b without waiting, and returns how much that was.
+type trier func(b []byte) int
+
+// newTrier returns nil for a connection that is neither a socket nor knows by itself how to write without waiting. One goroutine at a time uses a trier.
+func newTrier(c net.Conn) trier {
+	if own, ok := c.(interface{ TryWrite([]byte) int }); ok {
+		return own.TryWrite
+	}
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var b []byte
+	var n int
+	write := func(fd uintptr) bool {
+		n, _ = unix.Write(int(fd), b)
 		return true
-	})
-	c.stats.sent.Add(int64(max(n, 0)))
-	return max(n, 0) // an error comes again in flush, or the reader sees it
+	}
+	return func(all []byte) int {
+		b, n = all, 0
+		raw.Write(write)
+		b = nil
+		return max(n, 0)
+	}
 }
 
 // flushLocked starts the flusher. The rest of a frame, unless it is nil, has the turn.

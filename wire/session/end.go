@@ -41,6 +41,7 @@ func (s *Session) Shutdown(ctx context.Context, end wire.End) error {
 	if err == nil {
 		s.out.finish(&f)
 	}
+	s.needReader()
 	own := make(chan struct{})
 	go func() { // ends when the transport is gone, soon after release below
 		s.own.Wait()

@@ -43,3 +43,10 @@ func (s *Session) SetBodyWait(d time.Duration) {
 	defer s.bodies.mu.Unlock()
 	s.bodies.wait = d
 }
+
+// Held returns how long handlers that ran on the session's reader have kept it from reading, in all.
+func (s *Session) Held() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reader.held
+}

@@ -30,8 +30,8 @@ type incoming struct {
 	guard  guard
 	buf    []byte // of what has come, buf[r:w] was not taken
 	r, w   int
-	read   int64 // bytes, since the beginning
-	oob    []byte
+	read   int64            // bytes, since the beginning
+	socket *socket.Receiver // nil: the connection is none, or is closed
 	files  []arrival
 	breach error // of the peer: what comes after it cannot be taken apart
 }
@@ -48,7 +48,7 @@ func (in *incoming) init(c *conn, m *mux, lane bool) {
 	*in = incoming{conn: c, mux: m, lane: lane, buf: make([]byte, readBuffer)}
 	in.guard.flows = &c.flows
 	if c.unix != nil {
-		in.oob = make([]byte, socket.ControlSize)
+		in.socket, _ = socket.NewReceiver(c.unix)
 	}
 }
 
@@ -184,26 +184,28 @@ func (in *incoming) passOn() error {
 	return nil
 }
 
+// more reports whether bytes have come that were not taken.
+func (in *incoming) more() bool { return in.r < in.w }
+
 // at returns how many bytes have been taken since the beginning.
 func (in *incoming) at() int64 { return in.read - int64(in.w-in.r) }
 
 // frame takes the next frame of the lane.
-func (in *incoming) frame() (wire.Frame, error) {
-	read := in.header
-	return wire.ReadFrame(func(n int) ([]byte, error) {
-		b, err := read(n)
-		read = in.body
-		return b, err
-	})
-}
-
-// header takes the next n bytes, at most readBuffer, which are good until the next call.
-func (in *incoming) header(n int) ([]byte, error) {
-	if err := in.fill(n); err != nil {
-		return nil, err
+func (in *incoming) frame() (f wire.Frame, err error) {
+	if err = in.fill(wire.HeaderSize); err != nil {
+		return f, err
 	}
-	in.r += n
-	return in.buf[in.r-n : in.r], nil
+	if f.Header, err = wire.ParseHeader(in.buf[in.r:in.w]); err != nil {
+		return f, err
+	}
+	in.r += wire.HeaderSize
+	if f.Kind == wire.KindLarge {
+		return f, wire.Errorf(wire.Malformed, "read a frame: a %v where no large body belongs", f.Kind)
+	}
+	if f.Length > 0 {
+		f.Body, err = in.body(int(f.Length))
+	}
+	return f, err
 }
 
 // body takes the next n bytes.
@@ -252,12 +254,12 @@ func unexpected(err error) error {
 
 // receive reads once, and keeps the descriptors that come.
 func (in *incoming) receive(b []byte) (n int, err error) {
-	if in.conn.unix == nil {
+	if in.socket == nil {
 		n, err = in.conn.Conn.Read(b)
 	} else {
 		var files []*os.File
 		var flags int
-		if n, files, flags, err = socket.Receive(in.conn.unix, b, in.oob); len(files) > 0 || flags&unix.MSG_CTRUNC != 0 {
+		if n, files, flags, err = in.socket.Receive(b); len(files) > 0 || flags&unix.MSG_CTRUNC != 0 {
 			in.files = append(in.files, arrival{from: in.read, to: in.read + int64(n), files: files, cut: flags&unix.MSG_CTRUNC != 0})
 		}
 	}

@@ -125,11 +125,11 @@ func (p *rawPeer) hear(h *heard, enough func(*heard) bool) {
 
 // full fills b.
 func (p *rawPeer) full(b []byte) (files []*os.File, err error) {
-	oob := make([]byte, socket.ControlSize)
+	receiver, err := socket.NewReceiver(p.conn)
 	for at := 0; at < len(b) && err == nil; {
 		var n int
 		var got []*os.File
-		n, got, _, err = socket.Receive(p.conn, b[at:], oob)
+		n, got, _, err = receiver.Receive(b[at:])
 		at, files = at+n, append(files, got...)
 		if at == len(b) {
 			err = nil

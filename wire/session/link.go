@@ -12,11 +12,18 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// A link carries the frames of a message channel. One goroutine reads it and one writes it.
+// A link carries the frames of a message channel. One goroutine at a time reads it and one writes it.
 type link interface {
 	// read returns the next frame. io.EOF means that the peer writes no more.
 	read() (arrived, error)
-	// write writes whole frames; only a single one may have descriptors. An unsentError says that this one was not written, and others can be.
+	// more reports whether more has come than was read.
+	more() bool
+	// direct reports whether try may ever write anything.
+	direct() bool
+	// try writes what it can of a frame without descriptors, without waiting. One that was begun and is not whole is the first of the next write.
+	try(o *outgoing) (whole, begun bool)
+	// write writes whole frames, and the rest of one that was begun; only a single one may have descriptors. An unsentError says that this one was not written,
+	// and others can be.
 	write(batch []*outgoing) error
 	// finish tells the peer that nothing more is written.
 	finish() error
@@ -32,9 +39,12 @@ type arrived struct {
 // A laneLink is the socket itself.
 type laneLink struct{ conn *conn }
 
-func (l laneLink) read() (arrived, error)        { return l.conn.in.next() }
-func (l laneLink) write(batch []*outgoing) error { return l.conn.writeLane(batch) }
-func (l laneLink) finish() error                 { return l.conn.finish() }
+func (l laneLink) read() (arrived, error)              { return l.conn.in.next() }
+func (l laneLink) more() bool                          { return l.conn.in.more() }
+func (l laneLink) direct() bool                        { return l.conn.try != nil }
+func (l laneLink) try(o *outgoing) (whole, begun bool) { return l.conn.tryLane(o) }
+func (l laneLink) write(batch []*outgoing) error       { return l.conn.writeLane(batch) }
+func (l laneLink) finish() error                       { return l.conn.finish() }
 
 // A streamLink is a yamux stream.
 type streamLink struct {
@@ -76,6 +86,12 @@ func readFrame(r io.Reader) (wire.Frame, error) {
 		return b.Bytes(), err
 	})
 }
+
+func (l *streamLink) more() bool { return l.r.Buffered() > 0 }
+
+// A stream waits for its reader, whoever writes it.
+func (l *streamLink) direct() bool                      { return false }
+func (l *streamLink) try(*outgoing) (whole, begun bool) { return false, false }
 
 func (l *streamLink) write(batch []*outgoing) error {
 	l.buf = appendFrames(l.buf[:0], batch)

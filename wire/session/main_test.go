@@ -39,13 +39,22 @@ var lane = len(session.Offer()) > 0
 // TestMain runs a service instead of the tests when this binary was started as a child. The tests run both ways: with the lane, and again in
 // a process where it is not offered.
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
+	switch os.Getenv(childVariable) {
+	case "":
+	case rawChild:
+		serveRaw()
+		os.Exit(0)
+	default:
 		serveChild()
 		os.Exit(0)
 	}
 	flag.Parse()
 	code := m.Run()
-	if fuzzing := flag.Lookup("test.fuzz").Value.String() != ""; lane && !fuzzing && flag.Lookup("test.list").Value.String() == "" {
+	once := false // where the second run has nothing to do, or would write over what the first has written
+	for _, name := range []string{"fuzz", "list", "cpuprofile", "memprofile", "blockprofile", "mutexprofile", "trace"} {
+		once = once || flag.Lookup("test."+name).Value.String() != ""
+	}
+	if lane && !once {
 		code = max(code, runWithoutLane())
 	}
 	os.Exit(code)
@@ -123,7 +132,7 @@ func sink(_ context.Context, s *session.Stream) error {
 
 // usual serves what most tests need.
 var usual = handler{
-	methods: methods{"echo": echo, "block": block, "panic": panics, "ignore": ignore},
+	methods: methods{"echo": echo, "note": noted, "block": block, "panic": panics, "ignore": ignore},
 	streams: streams{"echo": echoStream, "flood": flood, "sink": sink, "repeat": repeat, "pour": pour},
 }
 

@@ -21,14 +21,67 @@ type Message struct {
 	files   []*os.File
 	missing error     // why files did not all arrive
 	until   time.Time // zero: no deadline
+	out     outgoing  // the reply, unless it is large
 	serving
 }
 
 // serving is the part of a request that the reader changes while it is being served. The session's mutex guards it.
 type serving struct {
 	canceled bool
-	cancel   context.CancelFunc // nil until a handler has it
+	left     bool               // the handler has returned
+	ctx      context.Context    // nil until the handler needs it
+	cancel   context.CancelFunc // ends it
 	load     load               // never changed
+}
+
+// A requestContext is the context of a request's handler. It ends with the caller's time, its cancel, the session, and when the handler returns. It costs nothing
+// until somebody asks for more than the session and the deadline, as most handlers never do: then it becomes one of the standard library's.
+type requestContext Message
+
+// Deadline returns the end of the caller's time.
+func (c *requestContext) Deadline() (time.Time, bool) { return c.until, !c.until.IsZero() }
+
+// Done is closed when the context ends.
+func (c *requestContext) Done() <-chan struct{} { return c.real().Done() }
+
+// Err returns why the context has ended.
+func (c *requestContext) Err() error { return c.real().Err() }
+
+// Value returns the session's values. The standard library asks for one of its own, too, to end what is made of the context with it.
+func (c *requestContext) Value(key any) any {
+	if key == (sessionKey{}) {
+		return c.s
+	}
+	return c.real().Value(key)
+}
+
+// real returns the standard library's context, which is made the first time.
+func (c *requestContext) real() context.Context {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.ctx != nil {
+		return c.ctx
+	}
+	if c.until.IsZero() {
+		c.ctx, c.cancel = context.WithCancel(c.s.ctx)
+	} else {
+		c.ctx, c.cancel = context.WithDeadline(c.s.ctx, c.until)
+	}
+	if c.canceled || c.left {
+		c.cancel()
+	}
+	return c.ctx
+}
+
+// leave ends the context of a request whose handler has returned.
+func (m *Message) leave() {
+	m.s.mu.Lock()
+	m.left = true
+	cancel := m.cancel
+	m.s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
 }
 
 // noValue is how the value of a request without one reads: msgpack's nil.

@@ -92,8 +92,11 @@ func (h *history) over(by time.Duration) bool {
 	return false
 }
 
-// delays returns how long what is on its way may have been held up by the connection.
-func (h *history) delays() time.Duration { return time.Duration(h.injected.Load()) }
+// delays returns how long what is on its way may have been held up, by the connection and by handlers that ran on a side's reader.
+func (h *history) delays() time.Duration { return time.Duration(h.injected.Load()) + h.held() }
+
+// held returns how long handlers have kept the sides from reading.
+func (h *history) held() time.Duration { return h.sides[0].Held() + h.sides[1].Held() }
 
 // allowed reports whether a call or Send may have returned e.
 func (h *history) allowed(op *operation, e *wire.Error) bool {

@@ -219,6 +219,17 @@ func (e *pipeEnd) Write(b []byte) (written int, err error) {
 	}
 }
 
+// TryWrite writes what can be written without waiting. It does nothing where Write would be held up or fail.
+func (e *pipeEnd) TryWrite(b []byte) int {
+	e.out.mu.Lock()
+	defer e.out.mu.Unlock()
+	broken := e.out.cutWriteAt > 0 && e.out.written >= e.out.cutWriteAt
+	if e.isClosed() || past(e.out.writeBy) || e.out.gone != nil || broken || e.out.rnd.IntN(100) < e.out.slow {
+		return 0
+	}
+	return e.out.putLocked(b)
+}
+
 // putLocked puts as much of b as there is room for, and no more than may leave before the connection breaks.
 func (h *half) putLocked(b []byte) int {
 	n := h.someLocked(max(0, min(len(b), h.limit-len(h.buf))))

@@ -123,6 +123,9 @@ type plan struct {
 	closers [2]*operation  // which do so
 }
 
+// beginning is how many bytes a side writes at least before the connection breaks: with the first frame of yamux, as which a session without a lane begins.
+const beginning = 1 + wire.HeaderSize
+
 // newPlan returns the plan of a seed.
 func newPlan(seed int64, injected *atomic.Int64) *plan {
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
@@ -285,9 +288,9 @@ func (p *plan) drawFaults(r *rand.Rand, injected *atomic.Int64) {
 	if level < 7 {
 		return
 	}
-	at := 1 + r.Int64N(3000)
+	at := beginning + r.Int64N(3000)
 	if r.IntN(4) == 0 {
-		at = 1 + r.Int64N(200_000)
+		at = beginning + r.Int64N(200_000)
 	}
 	switch f := p.faults[r.IntN(2)]; r.IntN(3) {
 	case 0:

@@ -165,6 +165,7 @@ func (s *Session) openStream(ctx context.Context) (*flow, error) {
 	if err := s.mux.start(); err != nil {
 		return nil, s.endedOr(err)
 	}
+	s.needReader()
 	c := s.conn
 	if _, err := c.admit(ctx); err != nil {
 		return nil, s.endedOr(err)
@@ -223,6 +224,7 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 // endedOr returns the session's end as an error if it has ended, else err.
 func (s *Session) endedOr(err error) error {
 	if s.mux.over() { // then the session ends, too, and its end says more
+		s.needEnd()
 		select {
 		case <-s.done:
 		case <-time.After(endWait):

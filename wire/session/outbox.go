@@ -3,26 +3,50 @@ package session
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// An outgoing frame waits in the outbox until the writer takes it: from then on it has left.
+// An outgoing frame waits in the outbox until it is taken to be written: from then on it has left.
 type outgoing struct {
 	frame wire.Frame
 	files []*os.File // owned by the outbox, closed when they have been written or dropped
-	// queued is called before the frame can leave, also if it is dropped, with the outbox's mutex held. It may take the session's mutex, under which
-	// nobody takes the outbox's.
-	queued func()
-	taken  bool // by the writer: it has left, as far as anybody can tell; guarded by the outbox's mutex
-	// written, unless it is nil, is closed when the frame has been written. It stays open if that fails.
-	written chan struct{}
+	body  *buffer    // that has the frame's body and is used again when it has been written; nil: none is
+	// answers is done with before the frame can leave, also if it is dropped; nil: it is no reply. That takes the session's mutex under the outbox's, and nobody
+	// takes the outbox's under the session's.
+	answers *Message
+	taken   bool // to be written: it has left, as far as anybody can tell; guarded by the outbox's mutex
+	joins   bool // others are about to come that can leave in the same write: it is left to the writer
+	begun   bool // a part of it has been written, and the link has the rest; guarded likewise
+	// left, unless it is nil, is closed when the frame has been written. It stays open if that fails.
+	left    chan struct{}
+	written atomic.Bool // likewise; and the outbox has forgotten it
 	// unsent, unless it is nil, is called in place of that if the frame could not be written for its descriptors' sake, and has not left.
 	unsent func(error)
+}
+
+// done is done with the request that the frame answers.
+func (m *outgoing) done() {
+	if m.answers != nil {
+		m.answers.s.answered(m.answers.id)
+	}
+}
+
+// wrote lets go of a frame that has been written.
+func (m *outgoing) wrote() {
+	socket.CloseFiles(m.files)
+	if m.left != nil {
+		close(m.left)
+	}
+	m.body.giveBack()
+	m.body, m.frame.Body = nil, nil
+	m.written.Store(true) // from then on it may be another frame
 }
 
 // An unsentError is why a frame was not written, after which others can be.
@@ -31,8 +55,16 @@ type unsentError struct{ error }
 // outboxLimit is how many bytes wait in an outbox before senders wait for room.
 const outboxLimit = 256 << 10
 
-// An outbox is the queue of frames on their way out. A writer runs while there are any.
-// After a failed write everything is dropped.
+// An outbox is the queue of frames on their way out.
+//
+//	idle ──── a frame comes that the link may take at once ──▶ direct: who brings the frame writes what needs no waiting
+//	idle ──── a frame comes with descriptors, or joins ──────▶ writing: a writer runs, and joins what waits into one write
+//	direct ── all was written, and nothing waits ────────────▶ idle
+//	direct ── else ──────────────────────────────────────────▶ writing: what is left of the frame comes first
+//	writing ─ nothing waits any more ────────────────────────▶ idle
+//
+// So nobody waits for the peer who has only brought a frame, and nobody is woken to write one that can be written on the spot. After a failed write everything
+// is dropped.
 type outbox struct {
 	owner    *sync.WaitGroup
 	failed   func(error) // told of the write that failed
@@ -46,8 +78,8 @@ type outbox struct {
 	facts   *outgoing // the last frame of facts
 	bytes   int
 	room    chan struct{} // closed when the queue has shrunk
-	writing bool
-	last    bool // nothing more is queued; the writer finishes the link when the queue is empty
+	writing bool          // or direct
+	last    bool          // nothing more is queued; the writer finishes the link when the queue is empty
 	broken  bool
 }
 
@@ -101,6 +133,11 @@ func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
 		defer o.mu.Unlock()
 		return o.room, false
 	}
+	if o.directLocked(m) {
+		o.mu.Unlock()
+		o.writeDirect(m)
+		return nil, true
+	}
 	added := o.addLocked(m)
 	o.mu.Unlock()
 	if !added {
@@ -134,9 +171,7 @@ func (o *outbox) pushNow(m *outgoing) {
 
 // addLocked queues a frame, and reports false if nothing is queued any more.
 func (o *outbox) addLocked(m *outgoing) bool {
-	if m.queued != nil {
-		m.queued()
-	}
+	m.done()
 	if o.last || o.broken {
 		return false
 	}
@@ -144,6 +179,36 @@ func (o *outbox) addLocked(m *outgoing) bool {
 	o.bytes += wire.HeaderSize + len(m.frame.Body)
 	o.startLocked()
 	return true
+}
+
+// directLocked takes a frame for who brings it to write, and reports false if there is more to write or it may have to wait.
+func (o *outbox) directLocked(m *outgoing) bool {
+	if o.link == nil || !o.link.direct() || o.writing || o.last || o.broken || len(o.queue) > 0 || len(m.files) > 0 || m.joins {
+		return false
+	}
+	m.done()
+	m.taken, o.writing = true, true
+	return true
+}
+
+// writeDirect writes what the link takes of a frame at once, and leaves the rest, and what came meanwhile, to a writer.
+func (o *outbox) writeDirect(m *outgoing) {
+	whole, begun := o.link.try(m)
+	if whole {
+		o.trace(sentFrame, 0, m.frame)
+		m.wrote()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writing = false
+	if !whole {
+		m.taken, m.begun = begun, begun
+		if !o.broken {
+			o.queue = slices.Insert(o.queue, 0, m)
+			o.bytes += wire.HeaderSize + len(m.frame.Body)
+		}
+	}
+	o.startLocked()
 }
 
 func (o *outbox) startLocked() {
@@ -208,6 +273,7 @@ func (o *outbox) fail() {
 
 // write writes what is queued, and ends when the queue is empty.
 func (o *outbox) write() {
+	runtime.Gosched() // who is about to bring another frame does so first
 	for {
 		batch := o.take()
 		if batch == nil {
@@ -223,9 +289,10 @@ func (o *outbox) write() {
 			err = o.link.finish()
 		}
 		for _, m := range batch {
-			socket.CloseFiles(m.files)
-			if err == nil && m.written != nil {
-				close(m.written)
+			if err == nil {
+				m.wrote()
+			} else {
+				socket.CloseFiles(m.files)
 			}
 		}
 		if e, ok := errors.AsType[unsentError](err); ok {

@@ -25,15 +25,24 @@ const replyWait = 10 * time.Second
 // answer serves a request and queues its reply.
 func (s *Session) answer(m *Message) {
 	var reply any
-	err := error(wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod)))
-	defer func() { // also where it has
+	var took time.Duration
+	var err error
+	returned := false
+	defer func() {
+		if !returned {
+			err = wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod))
+		}
 		s.reply(m, reply, err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.answering--
 		s.settleLocked()
+		s.reader.tookLocked(m.Method, took)
 	}()
+	began := time.Now()
 	reply, err = s.serveRequest(m)
+	returned = true
+	took = time.Since(began)
 }
 
 // reply queues the reply to a request.
@@ -46,12 +55,15 @@ func (s *Session) reply(m *Message, reply any, err error) {
 		s.answered(m.id)
 		return
 	}
-	out := &outgoing{frame: r.frame, files: r.files, queued: func() { s.answered(m.id) }}
+	out := &m.out
+	out.frame, out.files, out.body, out.answers = r.frame, r.files, r.body, m
 	if r.large != nil {
 		s.replyLarge(m, out, r.large)
 		return
 	}
-	out.unsent = func(err error) { s.replyUnsent(m, err) }
+	if len(out.files) > 0 {
+		out.unsent = func(err error) { s.replyUnsent(m, err) }
+	}
 	s.pushReply(out)
 }
 
@@ -117,7 +129,7 @@ func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
 	y, err := s.beginReply(out, len(value))
 	if err != nil {
 		socket.CloseFiles(out.files)
-		s.pushReply(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame, queued: out.queued})
+		s.pushReply(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame, answers: m})
 		return
 	}
 	s.pushReply(out)
@@ -151,6 +163,7 @@ func (s *Session) answered(id uint32) {
 type encoded struct {
 	frame wire.Frame
 	files []*os.File
+	body  *buffer // that has the frame's body; nil: none is used again
 	large []byte
 }
 
@@ -181,7 +194,8 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, faile
 		e.frame.Flags = wire.FlagError
 		return e, err
 	}
-	value, files, err := wire.MarshalFiles(reply)
+	body := takeBuffer()
+	value, files, err := wire.AppendFiles(body.b, reply)
 	e = encoded{files: files, frame: wire.Frame{Header: wire.Header{Kind: wire.KindReply, Files: uint8(len(files)), ID: id}}}
 	switch {
 	case err != nil:
@@ -194,6 +208,7 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, faile
 		e.frame.Flags = wire.FlagLarge
 		e.large = value
 	default:
+		body.b, e.body = value, body
 		e.frame.Body, e.frame.Length = value, uint32(len(value))
 	}
 	return e, nil

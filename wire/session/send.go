@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -23,16 +24,16 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	b, files, err := s.encodeValue(value, wire.MaxBody-len(method)-requestRoom)
+	encoded := takeBuffer()
+	defer encoded.giveBack()
+	files, err := s.encodeValue(encoded, value, wire.MaxBody-len(method)-requestRoom)
 	if err != nil {
 		return err
 	}
-	request := wire.Request{Method: method, Value: b}
-	f, err := wire.NewFrame(wire.KindOneWay, 0, request)
-	if err == nil {
-		err = request.Validate()
-	}
-	l := load{int64(len(b)), int64(len(files))}
+	request := wire.Request{Method: method, Value: encoded.b}
+	out := &outgoing{files: files}
+	err = cmp.Or(request.Validate(), out.request(wire.KindOneWay, 0, &request))
+	l := load{int64(len(encoded.b)), int64(len(files))}
 	if err == nil {
 		err = s.oneWay.take(ctx, s.ctx, l)
 	}
@@ -40,9 +41,10 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 		socket.CloseFiles(files)
 		return err
 	}
-	f.Files = uint8(len(files))
 	unsent := make(chan error, 1)
-	out := &outgoing{frame: f, files: files, written: make(chan struct{}), unsent: func(err error) { unsent <- err }}
+	if len(files) > 0 {
+		out.left, out.unsent = make(chan struct{}), func(err error) { unsent <- err }
+	}
 	s.mu.Lock()
 	ended, terminating := s.ended, s.terminating
 	s.mu.Unlock()
@@ -68,7 +70,7 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 func (s *Session) leave(ctx context.Context, out *outgoing, unsent <-chan error, l load) error {
 	var err error
 	select {
-	case <-out.written:
+	case <-out.left:
 		return nil
 	case err = <-unsent:
 	case <-s.done:
@@ -99,16 +101,20 @@ func (s *Session) flush(ctx context.Context) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := &pending{flush: true, done: make(chan result, 1)}
+	p := takePending()
+	p.flush = true
 	id, err := s.begin(ctx, p)
 	if err != nil {
 		return false, err
 	}
-	out := &outgoing{frame: wire.Frame{Header: wire.Header{Kind: wire.KindFlush, ID: id}}}
-	if err := s.enqueue(ctx, id, p, out); err != nil {
+	p.out.frame = wire.Frame{Header: wire.Header{Kind: wire.KindFlush, ID: id}}
+	if err := s.enqueue(ctx, id, p); err != nil {
 		return false, err
 	}
-	r, sent, err := s.await(ctx, id, p, out)
+	r, sent, err := s.await(ctx, id, p)
+	if err == nil {
+		p.giveBack()
+	}
 	socket.CloseFiles(r.files)
 	return sent, err
 }

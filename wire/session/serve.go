@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -11,124 +10,24 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// read reads the message channel until the session is over.
-func (s *Session) read() {
-	if s.conf.Lane {
-		defer s.conn.in.close()
-	} else {
-		if s.link == nil {
-			if err := s.establish(); err != nil {
-				s.lost(err)
-				return
-			}
-		}
-		s.own.Go(s.accept)
-	}
-	for {
-		a, err := s.link.read()
-		if err == nil {
-			s.trace(receivedFrame, 0, a.Frame)
-		}
-		if err == nil && a.Kind == wire.KindEnd {
-			socket.Discard(a.files)
-			end := wire.End{}
-			if err = wire.Unmarshal(a.Body, &end); err == nil {
-				s.ending(end)
-				return
-			}
-		} else if err == nil {
-			err = s.receive(a)
-		}
-		if err == nil {
-			continue
-		}
-		if _, ours := errors.AsType[*wire.Error](err); ours {
-			s.breach(err)
-		} else {
-			s.lost(err)
-		}
-		return
-	}
-}
-
-// pump passes what comes to yamux, where that carries the message channel too.
-func (s *Session) pump() {
-	defer s.conn.in.close()
-	_, err := s.conn.in.next() // unless the peer has broken the protocol, yamux has ended by now
-	if breach, ok := errors.AsType[*wire.Error](err); ok {
-		s.conn.broke(breach)
-		s.mux.cut(breach)
-	}
-}
-
-// establish opens or accepts the message channel.
-func (s *Session) establish() error {
-	open := s.mux.session().AcceptStream
-	if s.conf.Opener {
-		open = s.mux.session().OpenStream
-	}
-	stream, err := open()
+// received takes up a request or a one-way message. It returns a request that is to be served by the reader.
+func (s *Session) received(a arrived) (here *Message, err error) {
+	r, err := wire.ParseRequest(a.Body, s.reader.method)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l := newStreamLink(stream, s.conn)
-	s.mu.Lock()
-	s.link = l
-	s.mu.Unlock()
-	s.out.open(l)
-	return nil
-}
-
-// receive takes one frame of the message channel. It never waits. An error is a breach of the protocol.
-func (s *Session) receive(a arrived) error {
-	switch a.Kind {
-	case wire.KindRequest, wire.KindOneWay, wire.KindReply:
-		take := s.received
-		if a.Kind == wire.KindReply {
-			take = s.replied
-		}
-		err := take(a)
-		if err != nil {
-			socket.Discard(a.files)
-		}
-		return err
-	}
-	if a.Files > 0 {
-		socket.Discard(a.files)
-		return wire.Errorf(wire.Malformed, "a %v with %d descriptors", a.Kind, a.Files)
-	}
-	switch a.Kind {
-	case wire.KindCancel:
-		s.canceled(a.Frame)
-		return nil
-	case wire.KindFlush:
-		return s.admit(&Message{s: s, id: a.ID, flush: true})
-	case wire.KindNotice:
-		n := wire.Notice{}
-		if err := wire.Unmarshal(a.Body, &n); err != nil {
-			return err
-		}
-		return s.noticed(n)
-	}
-	return wire.Errorf(wire.Malformed, "a %v on the message channel", a.Kind)
-}
-
-// received puts a request or one-way message into the inbox.
-func (s *Session) received(a arrived) error {
-	r := wire.Request{}
-	if err := wire.Unmarshal(a.Body, &r); err != nil {
-		return err
-	}
+	s.reader.method = r.Method
 	m := &Message{
 		Method: r.Method, OneWay: a.Kind == wire.KindOneWay,
 		s: s, id: a.ID, value: r.Value, large: a.Flags&wire.FlagLarge != 0, files: a.files, missing: a.missing,
 		serving: serving{load: load{bytes: int64(len(r.Value)) + r.Length, files: int64(a.Files)}},
 	}
+	m.out.joins = s.link.more()
 	switch {
 	case m.large && (m.OneWay || s.streamless):
-		return wire.Errorf(wire.Unsupported, "a large %v, and this session takes none", a.Kind)
+		return nil, wire.Errorf(wire.Unsupported, "a large %v, and this session takes none", a.Kind)
 	case m.large != (r.Length > 0):
-		return wire.Errorf(wire.Malformed, "a %v with a value of %d bytes on a stream, large %t", a.Kind, r.Length, m.large)
+		return nil, wire.Errorf(wire.Malformed, "a %v with a value of %d bytes on a stream, large %t", a.Kind, r.Length, m.large)
 	}
 	if r.Within > 0 {
 		m.until = time.Now().Add(duration(r.Within))
@@ -136,23 +35,42 @@ func (s *Session) received(a arrived) error {
 	return s.admit(m)
 }
 
-// admit puts a message into the inbox if the peer had the credit for it. After the session's end it is dropped.
-func (s *Session) admit(m *Message) error {
+// admit takes up a message if the peer had the credit for it. After the session's end it is dropped.
+func (s *Session) admit(m *Message) (here *Message, err error) {
 	s.mu.Lock()
 	ended := s.ended != nil
-	var err error
 	if !ended {
-		err = s.admitLocked(m)
+		err = s.creditLocked(m)
+	}
+	if !ended && err == nil && s.takeUpLocked(m) {
+		here = m
 	}
 	s.mu.Unlock()
 	if ended {
 		socket.Discard(m.files)
 	}
-	return err
+	return here, err
 }
 
-// admitLocked puts a message into the inbox if the peer had the credit for it.
-func (s *Session) admitLocked(m *Message) error {
+// takeUpLocked has a message handled behind all that came before, and reports whether that is for the reader to do.
+func (s *Session) takeUpLocked(m *Message) (here bool) {
+	switch {
+	case s.taking || m.OneWay:
+		s.inbox = append(s.inbox, m)
+		if !s.taking {
+			s.taking = true
+			s.handlers.Go(s.takeUp)
+		}
+	case s.hereLocked(m):
+		return true
+	default:
+		s.handlers.Go(func() { s.answer(m) })
+	}
+	return false
+}
+
+// creditLocked counts a message against the peer's credit.
+func (s *Session) creditLocked(m *Message) error {
 	limits := s.conf.Receive
 	switch _, twice := s.serving[m.id]; {
 	case m.OneWay && s.unhandled >= limits.OneWay:
@@ -178,11 +96,6 @@ func (s *Session) admitLocked(m *Message) error {
 		if !m.flush {
 			s.stats.callsIn.Add(1)
 		}
-	}
-	s.inbox = append(s.inbox, m)
-	if !s.taking {
-		s.taking = true
-		s.handlers.Go(s.takeUp)
 	}
 	return nil
 }
@@ -309,16 +222,9 @@ func (s *Session) handle(m *Message) {
 
 // serveRequest runs the handler of a request, unless its time is over or nobody waits for it.
 func (s *Session) serveRequest(m *Message) (any, error) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
-	if !m.until.IsZero() {
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, m.until)
-		defer stop()
-	}
+	defer m.leave()
 	s.mu.Lock()
-	m.cancel = cancel
-	canceled, draining := m.canceled, s.draining
+	canceled, draining, ended := m.canceled, s.draining, s.ended != nil
 	s.mu.Unlock()
 	var err error
 	switch {
@@ -330,9 +236,12 @@ func (s *Session) serveRequest(m *Message) (any, error) {
 		err = m.missing
 	case draining:
 		err = wire.Errorf(wire.Terminating, "the session is being ended")
-	default:
-		err = ctx.Err()
+	case ended:
+		err = context.Canceled
+	case !m.until.IsZero() && time.Now().After(m.until):
+		err = context.DeadlineExceeded
 	}
+	ctx := (*requestContext)(m)
 	key := bodyKey{id: m.id}
 	switch {
 	case err != nil && m.large:

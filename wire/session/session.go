@@ -6,8 +6,9 @@
 //
 //	reader ──▶ replies: to the waiting Call
 //	       ──▶ frames of streams: yamux
-//	       ──▶ requests, one-way messages: inbox ──▶ taker ──▶ handlers
-//	Call, Send, handlers ──▶ outbox ──▶ writer ──▶ link
+//	       ──▶ requests: their handlers, on the reader or on a goroutine of their own
+//	       ──▶ one-way messages, and requests behind them: inbox ──▶ taker ──▶ handlers
+//	Call, Send, handlers ──▶ link, at once, or outbox ──▶ writer ──▶ link
 //
 // The states of a session are open, terminating (one side takes no new requests, and still answers those in flight) and ended.
 // They only go forward; closing ends a session here at once, and lets its transport go when the peer has read all.
@@ -37,7 +38,9 @@ const closeWait = 5 * time.Second
 
 // A Handler takes what the peer sends. Its methods run on goroutines of the session and must return when their context ends.
 type Handler interface {
-	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked.
+	// Serve answers a request, or takes a one-way message, whose result is then dropped. The method's name has not been checked. Requests are served beside
+	// each other: one whose method was quick the last time begins on the goroutine that reads the session, and holds up what comes behind it for 5 ms at most.
+	// So Serve leaves its goroutine as it found it: one that it has locked to its thread (runtime.LockOSThread) serves others after it.
 	Serve(ctx context.Context, m *Message) (reply any, err error)
 	// ServeStream serves a raw stream or a streaming call, which is closed when it returns. An error is what the peer then reads. Its context ends also when the
 	// peer lets go of the stream; what the peer wrote before can still be read.
@@ -107,9 +110,10 @@ type Session struct {
 	largeRoom   chan struct{}       // closed when that has shrunk
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
-	inbox       []*Message          // bounded by the credit given
-	unhandled   int64               // one-way messages in the inbox or with a handler
-	told        load                // of these
+	reader      reader
+	inbox       []*Message // bounded by the credit given
+	unhandled   int64      // one-way messages in the inbox or with a handler
+	told        load       // of these
 	taking      bool
 	facts       map[string]string
 	peerFacts   map[string]string
@@ -149,7 +153,7 @@ func New(conn net.Conn, c Config) (*Session, error) {
 	if c.Lane {
 		s.link = laneLink{s.conn}
 		s.out.open(s.link)
-		s.own.Go(s.read)
+		s.beginReading()
 		return s, nil
 	}
 	err := s.mux.start()
@@ -163,7 +167,7 @@ func New(conn net.Conn, c Config) (*Session, error) {
 		s.release()
 		return nil, fmt.Errorf("begin a session: %w", err)
 	}
-	s.own.Go(s.read)
+	s.beginReading()
 	return s, nil
 }
 
@@ -178,7 +182,7 @@ func NewControl(conn *net.UnixConn, c Config, first ...wire.Frame) *Session {
 		s.out.pushNow(&outgoing{frame: f})
 	}
 	s.out.open(s.link)
-	s.own.Go(s.read)
+	s.beginReading()
 	return s
 }
 

@@ -14,19 +14,20 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// ControlSize is room, in bytes, for more descriptors than a frame may have, so that too many are seen as such and closed.
-var ControlSize = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
-
 // ReadFrame reads exactly one frame from conn, and not a byte more, with the descriptors that belong to it. They are close-on-exec and owned by
 // the caller. A frame whose descriptors are not as many as it says fails with wire.Malformed, truncated ones (as at RLIMIT_NOFILE) with
 // wire.OverQuota; what arrived is closed. Only one goroutine may read conn. End of file before the first byte is io.EOF, and after it
 // io.ErrUnexpectedEOF.
 func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
+	receiver, err := NewReceiver(conn)
+	if err != nil {
+		return wire.Frame{}, nil, err
+	}
 	var files []*os.File
 	var truncated bool
 	f, err := wire.ReadFrame(func(n int) ([]byte, error) {
 		b := make([]byte, n)
-		got, cut, err := readFull(conn, b)
+		got, cut, err := readFull(receiver, b)
 		files, truncated = append(files, got...), truncated || cut
 		return b, err
 	})
@@ -47,10 +48,9 @@ func ReadFrame(conn *net.UnixConn) (wire.Frame, []*os.File, error) {
 }
 
 // readFull fills b and collects the descriptors that come on the way. End of file before the first byte is io.EOF.
-func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, err error) {
-	oob := make([]byte, ControlSize)
+func readFull(r *Receiver, b []byte) (files []*os.File, truncated bool, err error) {
 	for at := 0; at < len(b); {
-		n, got, flags, err := Receive(conn, b[at:], oob)
+		n, got, flags, err := r.Receive(b[at:])
 		files = append(files, got...)
 		truncated = truncated || flags&unix.MSG_CTRUNC != 0
 		at += n
@@ -69,38 +69,6 @@ func readFull(conn *net.UnixConn, b []byte) (files []*os.File, truncated bool, e
 		}
 	}
 	return files, truncated, nil
-}
-
-// Receive reads once, up to len(b) bytes, with the descriptors that come with them: close-on-exec, and the caller's. The flags are those of
-// recvmsg(2). oob is room for the descriptors, usually ControlSize bytes. End of file is io.EOF.
-func Receive(conn *net.UnixConn, b, oob []byte) (n int, files []*os.File, flags int, err error) {
-	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
-	if oobn > 0 {
-		files = received(oob[:oobn])
-	}
-	if err == nil && n == 0 || errors.Is(err, io.EOF) {
-		err = io.EOF
-	}
-	return n, files, flags, err
-}
-
-// received wraps the descriptors in a message's control data. ReadMsgUnix has made them close-on-exec.
-func received(oob []byte) []*os.File {
-	messages, err := syscall.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	var files []*os.File
-	for _, m := range messages {
-		fds, err := syscall.ParseUnixRights(&m)
-		if err != nil {
-			continue
-		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "received"))
-		}
-	}
-	return files
 }
 
 // An UnsentError says that the kernel did not take a frame's descriptors, so that nothing of the frame has left: as when one is closed, or too many of this

@@ -93,9 +93,7 @@ func TestALeaseHasSixteenWitnesses(t *testing.T) {
 	if err := l.AddWitness(within(t, patience), witnesses[0]); err != nil {
 		t.Errorf("one that is a witness already: %v", err)
 	}
-	if n := countDescriptors(t) - before; n != network.MaxWitnesses {
-		t.Errorf("the service has %d more descriptors, want one for each witness", n)
-	}
+	until(t, "there is a descriptor for each witness", func() bool { return countDescriptors(t)-before == network.MaxWitnesses }) // a client's copies may outlive its call
 	if err := c.Call(within(t, patience), network.MethodRelease, network.LeaseRef{Lease: l.ID}, nil); err != nil {
 		t.Fatal(err)
 	}
