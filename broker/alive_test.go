@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -69,6 +70,11 @@ func endIt(t *testing.T, b *brokertest.Broker, endpoint string, e ending) {
 	s, err := dial(t, b, endpoint)
 	must(t, err)
 	defer s.Close()
+	until(t, "the broker knows that the session is open", func() bool { // else nobody tells it of that
+		return slices.ContainsFunc(sessions(t, b, broker.SessionsRequest{Endpoint: endpoint}), func(l broker.Session) bool {
+			return l.ID == s.ID() && l.State == broker.SessionOpen
+		})
+	})
 	if _, err := client.Call[any](within(t, patience), s, "end", e); !errors.Is(err, wire.Interrupted) {
 		t.Fatalf("%s does not end: %v", endpoint, err)
 	}

@@ -7,8 +7,6 @@ import (
 const (
 	// quickDeaths is how many failures in a row, each soon after a start, make a service suspended.
 	quickDeaths = 5
-	// mostVain is how many ends in a row with status 0, within leastLife and without a session, are a failure.
-	mostVain = 3
 	// leastLife is what a start must live at least, whatever its throttle interval, so that its end is no quick death.
 	leastLife = time.Second
 	// longestPause bounds the pause between a failed start and the next.
@@ -25,7 +23,7 @@ type health struct {
 	LastStart   time.Time `json:"last_start,omitzero"`    // when the last attempt began
 	Failed      bool      `json:"failed,omitempty"`       // how the last one ended
 	Quick       int       `json:"quick,omitempty"`        // quick deaths in a row
-	Vain        int       `json:"vain,omitempty"`         // ends with status 0 in a row that came at once, and without a session
+	Vain        bool      `json:"vain,omitempty"`         // the last one has ended with status 0 within leastLife, and has told of no session
 	Suspensions int       `json:"suspensions,omitempty"`  // in a row
 	Suspended   time.Time `json:"suspended,omitzero"`     // until then
 	Failure     string    `json:"last_failure,omitempty"` // for people
@@ -34,7 +32,7 @@ type health struct {
 // began notes an attempt.
 func (h *health) began(now time.Time) {
 	h.Starts++
-	h.LastStart, h.Failed = now, false
+	h.LastStart, h.Failed, h.Vain = now, false, false
 }
 
 // ended notes that what was started last has ended as it should, or has been stopped.
@@ -48,22 +46,11 @@ func (h *health) recalled(now time.Time) {
 	if most := now.Add(suspendMost); h.Suspended.After(most) {
 		h.Suspended = most
 	}
-	h.Quick, h.Suspensions, h.Vain = max(h.Quick, 0), max(h.Suspensions, 0), max(h.Vain, 0)
+	h.Quick, h.Suspensions = max(h.Quick, 0), max(h.Suspensions, 0)
 }
 
 // lasted notes that what was started last has lived long enough for its end to be no quick death.
 func (h *health) lasted() { h.Quick, h.Suspensions = 0, 0 }
-
-// inVain notes an end with status 0, and reports whether it is a failure: it has come as soon as that of those before, and no session was accepted meanwhile. A single one may
-// be chance, as a session that nobody has told of.
-func (h *health) inVain(vain bool) bool {
-	if !vain {
-		h.Vain = 0
-		return false
-	}
-	h.Vain = min(h.Vain+1, mostVain)
-	return h.Vain == mostVain
-}
 
 // quick is how soon after its start an end is a quick death.
 func quick(throttle time.Duration) time.Duration { return max(throttle, leastLife) }
@@ -89,8 +76,12 @@ func (h *health) suspended(now time.Time) bool { return now.Before(h.Suspended) 
 // reset forgets all failures.
 func (h *health) reset() { *h = health{Starts: h.Starts, LastStart: h.LastStart} }
 
-// next is when an open may start the service again. After a failure the pause counts from the last start, and doubles with each quick death.
+// next is when an open may start the service again. After a failure the pause counts from the last start, and doubles with each quick death. After an end in vain it is as long
+// as a start must live at least: who opens it again and again has it started that often at most.
 func (h *health) next(throttle time.Duration) time.Time {
+	if !h.Failed && h.Vain {
+		return h.LastStart.Add(min(throttle, leastLife))
+	}
 	if !h.Failed {
 		return time.Time{}
 	}

@@ -125,7 +125,11 @@ func (s *service) impatientLocked() {
 	}
 	for _, w := range slices.Clone(s.queue) {
 		if w.deadline.Before(s.due) {
-			e := wire.Errorf(wire.StartFailed, "%s has failed, and is not started again before %s. The last failure: %s", s.name, s.due.Format(time.RFC3339), s.health.Failure)
+			what := "failed. The last failure: " + s.health.Failure
+			if !s.health.Failed {
+				what = "ended as soon as it had registered"
+			}
+			e := wire.Errorf(wire.StartFailed, "%s is not started again before %s, as it has %s", s.name, s.due.Format(time.RFC3339), what)
 			e.Retry = time.Until(s.due)
 			s.callLocked(w, nil, e)
 			s.leaveLocked(w)

@@ -45,7 +45,8 @@ var keys = []Key{
 		Name: "program", Type: "array of strings", Default: "none: the broker never starts it, and others register it where `allow.register` lets them",
 		Launchd: "ProgramArguments, Program",
 		Differs: "The first is the program and an absolute path; there is no Program beside it, no search of PATH and no globbing. launchd requires one of the two.",
-		Text:    "The argument vector. That the program is there is seen when it is started.",
+		Text: "The argument vector. That the program is there is seen when it is started. The process that is executed is the one that registers: a script that ends in the " +
+			"server itself does so by `exec`.",
 	},
 	{
 		Name: "environment", Type: "table of strings", Default: "none",
@@ -110,13 +111,15 @@ var keys = []Key{
 	{
 		Name: "start_timeout", Type: "duration", Default: "`\"10s\"`",
 		Differs: "launchd waits without end for a job to check in.",
-		Text:    "How long an instance has to register its endpoints: more than 0, at most `\"1h\"`. Then it is killed, and clients that wait are told so.",
+		Text: "How long an instance has to register its endpoints: more than 0, at most `\"1h\"`. Then it is killed, and clients that wait are told so. One that has lost its registration " +
+			"has as long to register again, and is then stopped in order.",
 	},
 	{
 		Name: "stop_timeout", Type: "duration", Default: "`\"20s\"`",
 		Launchd: "ExitTimeOut",
-		Differs: "With a unit. 0, which has launchd wait without end, is refused. SIGKILL goes to all that the instance started, and not to its process group alone.",
-		Text:    "How long an instance has between SIGTERM and SIGKILL: more than 0, at most `\"1h\"`.",
+		Differs: "With a unit, and for the whole stop: launchd counts from SIGTERM. 0, which has launchd wait without end, is refused. SIGKILL goes to all that the instance started, and not to its process group alone.",
+		Text: "How long an instance has from being asked to stop to SIGKILL: more than 0, at most `\"1h\"`. First its sessions are drained, for up to half of that; SIGTERM comes " +
+			"then, or a quarter later to one that has drained and should end by itself.",
 	},
 	{
 		Name: "idle_exit", Type: "duration", Default: "never",
@@ -129,7 +132,7 @@ var keys = []Key{
 		Name: "stdout", Type: "string", Default: "the instance's own log",
 		Launchd: "StandardOutPath",
 		Differs: "The default is a bounded log that `brokerctl service logs` shows, in place of /dev/null.",
-		Text:    "Where standard output goes: an absolute path, which is appended to, or `\"inherit\"` for the broker's stderr.",
+		Text:    "Where standard output goes: an absolute path, which is appended to, or `\"inherit\"` for the broker's stderr. No folder on the way may be a link, or one that others than root and the broker's user can write.",
 	},
 	{
 		Name: "stderr", Type: "string", Default: "the instance's own log",
@@ -146,7 +149,7 @@ var keys = []Key{
 	{
 		Name: "allow.register", Type: "array of rules", Default: "`[]`: root and the broker's user alone",
 		Differs: "launchd lets only the job itself check in.",
-		Text:    "Whose processes, which the broker did not start, may serve its endpoints.",
+		Text:    "Whose processes, which the broker did not start, may serve its endpoints, and no others.",
 	},
 	{
 		Name: "allow.admin", Type: "array of rules", Default: "`[]`: root and the broker's user alone",

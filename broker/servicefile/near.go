@@ -1,8 +1,11 @@
 package servicefile
 
 import (
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 )
 
 // hint returns what somebody may have meant by a key that there is not, in a table or, with an empty one, at the top; empty if nothing is near.
@@ -15,23 +18,20 @@ func hint(table, key string) string {
 			return ": what launchd calls " + key + " is " + k.Name + " here"
 		}
 	}
-	best, least := "", len(key)/3+1
+	names := map[string]string{} // of keys, also without their table
 	for _, k := range keys {
 		_, last, _ := strings.Cut(k.Name, ".")
 		for _, name := range []string{k.Name, last} {
-			d := distance(key, name)
 			if len(key) >= 3 && strings.HasPrefix(name, key) {
-				d = 1
+				return ": did you mean " + k.Name + "?"
 			}
-			if name != "" && d < least {
-				best, least = k.Name, d
-			}
+			names[name] = k.Name
 		}
 	}
-	if best == "" {
-		return ""
+	if near := nearest.Of(key, slices.Sorted(maps.Keys(names))); len(near) > 0 {
+		return ": did you mean " + names[near[0]] + "?"
 	}
-	return ": did you mean " + best + "?"
+	return ""
 }
 
 // misplaced says where a key belongs that is in a table and that a service file has at its top.
@@ -40,34 +40,4 @@ func misplaced(table, key string) string {
 		return ""
 	}
 	return ": " + key + " is no part of " + table + ", and belongs above the first [table]"
-}
-
-// longest is how many bytes of a key are compared with what it may have been.
-const longest = 128
-
-// distance returns how many bytes must be put in, left out, replaced or swapped with the next to make b of a (optimal string alignment). Long ones are not
-// looked at: they are far.
-func distance(a, b string) int {
-	if len(a) > longest || len(b) > longest {
-		return max(len(a), len(b))
-	}
-	rows := make([][]int, len(a)+1) // of a's first i bytes to b's first j
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		for j := range rows[i] {
-			if i == 0 || j == 0 {
-				rows[i][j] = i + j
-				continue
-			}
-			replaced := rows[i-1][j-1]
-			if a[i-1] != b[j-1] {
-				replaced++
-			}
-			rows[i][j] = min(replaced, rows[i-1][j]+1, rows[i][j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
 }

@@ -89,7 +89,7 @@ func runMain(args []string) int {
 	flags.StringArrayVar(&r.networks, "network", []string{network.DefaultNetwork}, "`NAME` of a network to lease an address on; may be given more than once")
 	flags.StringVar(&r.hostname, "hostname", "", "hostname to lease on each network")
 	flags.StringVar(&r.onLoss, "on-loss", lossTerminate, "what to do when a network is lost: terminate, or reclaim: keep the container, and take the lease back within --grace")
-	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end because a network is lost")
+	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end because a network is lost, and how long taking its lease back may take")
 	flags.StringVar(&r.contain, "contain", string(runner.Require), "require: refuse to start without namespaces; best: do what can be done")
 	flags.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker and the leases")
 	r.log = cli.AddLogFlags(flags, slog.LevelWarn)

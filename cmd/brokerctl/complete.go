@@ -154,6 +154,10 @@ func (c *command) operands(ctx context.Context, v verb, given []string) []candid
 		return c.sessions(ctx)
 	case anEndpoint, aCall:
 		return c.endpoints(ctx)
+	case aNetwork:
+		return c.networks(ctx)
+	case aLease:
+		return c.leases(ctx)
 	case aCode:
 		return codeCandidates()
 	case aShell:
@@ -222,21 +226,38 @@ func (c *command) sessions(ctx context.Context) (offers []candidate) {
 	return offers
 }
 
-// networks are those of a network service that runs: none is started for this.
+// networks are those of a network service that runs.
 func (c *command) networks(ctx context.Context) (offers []candidate) {
-	for _, s := range c.services(ctx) {
-		if s.word != network.Endpoint || s.about != broker.ServiceRunning {
-			continue
-		}
-		to, err := client.Dial(ctx, network.Endpoint, c.options())
-		if err != nil {
-			return nil
-		}
-		defer to.Close()
-		list, _ := network.Networks(ctx, to)
+	c.askNetwork(ctx, func(s *client.Session) {
+		list, _ := network.Networks(ctx, s)
 		for _, n := range list {
 			offers = append(offers, candidate{n.Name, strings.Join(n.Prefixes, ", ")})
 		}
-	}
+	})
 	return offers
+}
+
+// leases are those of a network service that runs, by id.
+func (c *command) leases(ctx context.Context) (offers []candidate) {
+	c.askNetwork(ctx, func(s *client.Session) {
+		list, _ := network.List(ctx, s, network.ListRequest{})
+		for _, l := range list {
+			offers = append(offers, candidate{l.ID, strings.Join(append([]string{l.Network, l.Hostname}, l.Addresses...), " ")})
+		}
+	})
+	return offers
+}
+
+// askNetwork asks the network service something if it runs: none is started for this.
+func (c *command) askNetwork(ctx context.Context, question func(*client.Session)) {
+	running := slices.ContainsFunc(c.services(ctx), func(s candidate) bool { return s.word == network.Endpoint && s.about == broker.ServiceRunning })
+	if !running {
+		return
+	}
+	s, err := client.Dial(ctx, network.Endpoint, c.options())
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	question(s)
 }

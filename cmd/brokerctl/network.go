@@ -95,7 +95,7 @@ func (c *command) networkReload(ctx context.Context) error {
 	if c.json {
 		return c.printJSON("reload", done)
 	}
-	_, err = fmt.Fprintf(c.out, "reloaded: there are %s\n", counted(done.Networks, "network"))
+	_, err = fmt.Fprintf(c.out, "reloaded, networks: %d\n", done.Networks)
 	return err
 }
 

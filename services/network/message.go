@@ -23,6 +23,7 @@ const (
 	MethodLeases   = "leases"   // ListRequest, answered with LeasePage
 	MethodLookup   = "lookup"   // LookupRequest, answered with LeaseInfo
 	MethodNetworks = "networks" // an empty map, answered with NetworkList
+	MethodEvict    = "evict"    // LeaseRef, answered with nothing
 	MethodInspect  = "inspect"  // InspectRequest, answered with LeaseInfo
 	MethodWatch    = "watch"    // WatchRequest, a streaming call of Changes
 	MethodReload   = "reload"   // an empty map, answered with Reloaded

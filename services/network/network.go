@@ -18,10 +18,10 @@ import (
 )
 
 // Release ends a lease that no session holds: one that a witness or a former holder keeps, although that lives. Whoever does so knows that nobody uses its
-// address any more. The caller must be root or have the holder's uid. It fails with wire.NotFound for a lease that is over or that a session holds, with
-// wire.NotPermitted for another user's, or as Session.Call does. What a session holds, Lease.Release gives back.
+// address any more. The caller must be root, have the uid that the network service runs as, or have the holder's. It fails with wire.NotFound for a lease that is
+// over, with wire.NotPermitted for another user's and for one that a session holds, or as Session.Call does. What a session holds, Lease.Release gives back.
 func Release(ctx context.Context, session *client.Session, id string) error {
-	return session.Call(ctx, MethodRelease, LeaseRef{Lease: id}, nil)
+	return session.Call(ctx, MethodEvict, LeaseRef{Lease: id}, nil)
 }
 
 // List returns the leases that request asks for, by network and address. A lease that is there all the while is in the list once; others may be.

@@ -14,6 +14,7 @@ var docs = map[string]string{
 	network.MethodLeases:   "the leases that the caller may see, a page at a time",
 	network.MethodLookup:   "the lease that has a hostname",
 	network.MethodNetworks: "the networks, and how full they are",
+	network.MethodEvict:    "ends a lease that no session holds, whatever keeps it",
 	network.MethodInspect:  "one lease, by its id, an address or a hostname",
 	network.MethodWatch:    "the leases that the caller may see, and then each change",
 	network.MethodReload:   "has the service read its networks anew",

@@ -15,12 +15,6 @@ import (
 // release serves network.MethodRelease.
 func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 	s.mu.Lock()
-	if l := s.leases[r.Lease]; l != nil && l.unheld() && s.sees(ctx, l) {
-		l.why = network.WhyReleased
-		s.endLocked(l)
-		s.unlock()
-		return nil, nil
-	}
 	h, l, err := s.ownLocked(ctx, r.Lease)
 	if err == nil {
 		l.why = network.WhyReleased
@@ -31,6 +25,28 @@ func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 		s.tellFacts(h)
 	}
 	return nil, err
+}
+
+// evict serves network.MethodEvict. It is no release: one of those may come again, when its lease is dying, and must not end what a witness keeps.
+func (s *Server) evict(ctx context.Context, r network.LeaseRef) (any, error) {
+	s.mu.Lock()
+	defer s.unlock()
+	l := s.leases[r.Lease]
+	switch {
+	case l == nil || l.state == taken:
+		return nil, wire.Errorf(wire.NotFound, "there is no lease %s", r.Lease)
+	case !s.sees(ctx, l):
+		return nil, s.notPermitted("lease " + r.Lease)
+	case !l.unheld():
+		e := wire.Errorf(wire.NotPermitted, "lease %s is held by process %d (uid %d), and only its session releases it: close that", l.id, l.client.PID, l.client.UID)
+		e.Holder = l.wireHolder()
+		return nil, e
+	}
+	l.why = network.WhyOperator
+	s.endLocked(l)
+	peer := services.FromContext(ctx).Peer()
+	s.log.Info(fmt.Sprintf("lease %s of %s on network %s is released by name", l.id, strings.Join(texts(l.addresses), " and "), l.segment.Name), "peer", peer.PID, "uid", peer.UID)
+	return nil, nil
 }
 
 // unheld reports whether the lease is one that no session holds, and that keepers keep: who releases it says that what these have it for is over.

@@ -84,6 +84,9 @@ func (s *Server) reclaimLocked(h *holder, k *keeper, r network.AllocateRequest) 
 	case l.holder == nil && len(h.leases) >= s.limits.Session:
 		return nil, wire.Errorf(wire.OverQuota, "this session holds %d leases, and the limit of a session is %d", len(h.leases), s.limits.Session)
 	}
+	if l.holder == nil && l.former != h.id && len(l.keepers) > network.MaxWitnesses { // the former holder would be one witness too many
+		return nil, wire.Errorf(wire.OverQuota, "lease %s has %d witnesses beside its former holder, which lives: that is the limit", l.id, network.MaxWitnesses)
+	}
 	if err := l.admit(k); err != nil {
 		return nil, err
 	}

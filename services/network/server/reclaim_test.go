@@ -1,15 +1,21 @@
 package server_test
 
 import (
+	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"slices"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/network/server"
+	"github.com/fairlead-dev/fairlead/services/runner"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -233,7 +239,93 @@ func TestNobodyReleasesALeaseThatAnotherSessionHolds(t *testing.T) {
 	leavesNothing(t)
 	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
 	l := allocate(t, open(t, s.path), network.Request{})
-	if err := network.Release(within(t, patience), open(t, s.path), l.ID); !errors.Is(err, wire.NotFound) {
+	if err := network.Release(within(t, patience), open(t, s.path), l.ID); !errors.Is(err, wire.NotPermitted) {
 		t.Errorf("it says %v", err)
+	}
+}
+
+func TestAContainerGoesOnWithALeaseThatWasReclaimedAndEndsWithOneThatIsNot(t *testing.T) {
+	leavesNothing(t)
+	s := newCrashing(t, "default=10.9.0.0/24")
+	refuses := errors.New("not this time")
+	reclaimed, refuse := make(chan *network.Lease, 1), make(chan struct{})
+	container, err := runner.Prepare(exec.Command("sleep", "1000"), runner.Options{Grace: patience,
+		Reclaim: func(ctx context.Context, lost *network.Lease, witness *os.File) (*network.Lease, error) {
+			select {
+			case <-refuse:
+				return nil, refuses
+			default:
+			}
+			for { // as network.Reclaim does, through a broker
+				session, err := dial(s.path())
+				if err == nil {
+					t.Cleanup(func() { session.Close(); session.Wait() })
+					var l *network.Lease
+					if l, err = network.Allocate(ctx, session, network.Request{Reclaim: lost.Claim(), Witness: witness}); err == nil {
+						reclaimed <- l
+						return l, nil
+					}
+				}
+				select {
+				case <-time.After(time.Millisecond):
+				case <-ctx.Done():
+					return nil, err
+				}
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := allocate(t, open(t, s.path()), network.Request{Hostname: "web", Witness: container.Witness()})
+	ended := make(chan error, 1)
+	go func() { ended <- container.Run(t.Context(), l) }()
+	for range 3 {
+		s.crash()
+		if again := <-reclaimed; again.ID != l.ID || !slices.Equal(again.Addresses, l.Addresses) {
+			t.Errorf("it goes on with %+v, and had %+v", again, l)
+		}
+		leases := list(t, open(t, s.path()))
+		if len(leases) != 1 || leases[0].State != network.StateHeld || len(leases[0].Witnesses) != 1 || leases[0].Witnesses[0].PID != container.PID() {
+			t.Fatalf("there is %+v", leases)
+		}
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it has ended: %v", err)
+	default:
+	}
+	close(refuse)
+	s.now.kill()
+	if lost, ok := errors.AsType[*runner.LostError](<-ended); !ok || !errors.Is(lost, refuses) || !errors.Is(lost, wire.Interrupted) {
+		t.Errorf("it ends with %v", lost)
+	}
+}
+
+func TestAReclaimThatCannotBeRecordedChangesNothing(t *testing.T) {
+	leavesNothing(t)
+	s := newCrashing(t, "default=10.9.0.0/24")
+	helper, second := run(t, "holder", s.path()), run(t, "holder", s.path())
+	first := open(t, s.path())
+	l := allocate(t, first, network.Request{Witness: helper.pidfd()})
+	first.Close()
+	c := open(t, s.path())
+	until(t, "it is its witness's", func() bool { return list(t, c)[0].State == network.StateDying })
+	again := network.Request{Reclaim: l.Claim(), Witness: second.pidfd()}
+	limitFiles(t, s.now, 1)
+	if _, err := network.Allocate(within(t, patience), c, again); !errors.Is(err, wire.Unavailable) {
+		t.Errorf("it says %v", err)
+	}
+	if leases := list(t, c); len(leases) != 1 || leases[0].State != network.StateDying {
+		t.Errorf("there is %+v", leases)
+	}
+	limitFiles(t, s.now, unix.RLIM_INFINITY)
+	if _, err := network.Allocate(within(t, patience), c, again); err != nil {
+		t.Fatal(err)
+	}
+	helper.kill()
+	c.Close()
+	c = open(t, s.path())
+	if leases := list(t, c); len(leases) != 1 || len(leases[0].Witnesses) != 1 || leases[0].Witnesses[0].PID != second.pid() {
+		t.Errorf("the second witness lives, and there is %+v", leases)
 	}
 }

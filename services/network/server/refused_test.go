@@ -47,7 +47,8 @@ func wrongDescriptors(gone *os.File) []descriptor {
 		{"a path", path("/dev/null", unix.O_PATH), wire.Malformed, none + ": its kind is file or folder"},
 		{"memory", func() (int, error) { return unix.MemfdCreate("x", unix.MFD_CLOEXEC) }, wire.Malformed, none + ": its kind is file or folder"},
 		{"a folder of a process", path("/proc/self", unix.O_DIRECTORY), wire.Malformed, none + ": its kind is file or folder"},
-		{"a network namespace", path("/proc/self/ns/net", unix.O_RDONLY), wire.Malformed, none + ": its kind is net namespace"},
+		{"the network namespace of the service", path("/proc/self/ns/net", unix.O_RDONLY), wire.NotPermitted, "keep the lease for ever"},
+		{"another namespace", path("/proc/self/ns/mnt", unix.O_RDONLY), wire.Malformed, none + ": its kind is mnt namespace"},
 		{"a socket", func() (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) }, wire.Malformed, none + ": its kind is socket"},
 	}
 }

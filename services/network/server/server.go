@@ -244,6 +244,7 @@ func (s *Server) Mux() *services.Mux {
 	services.Handle(mux, network.MethodLeases, s.list)
 	services.Handle(mux, network.MethodLookup, s.lookup)
 	services.Handle(mux, network.MethodNetworks, s.networks)
+	services.Handle(mux, network.MethodEvict, s.evict)
 	services.Handle(mux, network.MethodInspect, s.inspect)
 	services.HandleStreaming(mux, network.MethodWatch, s.watchLeases)
 	services.Handle(mux, network.MethodReload, s.reload)

@@ -27,10 +27,16 @@ func needsSpaces(t *testing.T) {
 	}
 }
 
-// inside starts a process in a network namespace of its own, and returns that namespace, opened.
-func inside(t *testing.T, path string) (*child, *os.File) {
+// inside starts a process in a network namespace of its own, and returns that namespace, opened. The process has a session with the service at a path, whose
+// end of it keeps the namespace until the service has closed it; without a path it has none.
+func inside(t *testing.T, path string) (c *child, file *os.File) {
 	t.Helper()
-	c := runIn(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}, "holder", path)
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if path == "" {
+		c = launch(t, attr, "linger")
+	} else {
+		c = runIn(t, attr, "holder", path)
+	}
 	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", c.pid()))
 	if err != nil {
 		t.Fatal(err)
@@ -119,10 +125,9 @@ func TestAPinnedNetworkNamespaceKeepsItsLeaseUntilItIsUnmounted(t *testing.T) {
 	}
 	t.Cleanup(func() { unix.Unmount(pin, unix.MNT_DETACH) })
 	leaveTo(t, s.path(), "web", file)
-	c := open(t, s.path())
 	in.kill()
 	s.crash() // by the next instance it is known, too
-	c = open(t, s.path())
+	c := open(t, s.path())
 	if leases := list(t, c); len(leases) != 1 || len(leases[0].Witnesses) == 0 {
 		t.Fatalf("it is mounted, and there is %+v", leases)
 	}
@@ -162,7 +167,7 @@ func TestNewsOfNamespacesThatAreLostAreAskedFor(t *testing.T) {
 	needsSpaces(t)
 	leavesNothing(t)
 	s := newCrashing(t, "default=10.9.0.0/24")
-	in, file := inside(t, s.path())
+	in, file := inside(t, "")
 	leaveTo(t, s.path(), "web", file)
 	c := open(t, s.path())
 	until(t, "it hangs on its witness", func() bool { return list(t, c)[0].State == network.StateDying })
@@ -172,40 +177,47 @@ func TestNewsOfNamespacesThatAreLostAreAskedFor(t *testing.T) {
 	}
 	fill(t, s.now.pid())
 	in.kill()
+	until(t, "what the kernel tells is lost", func() bool { _, drops := listener(t, s.now.pid()); return drops > 0 })
 	s.now.cmd.Process.Signal(syscall.SIGCONT)
 	until(t, "the lease is over", func() bool { return heldCount(t, c) == 0 })
 }
 
-// fill sends the socket by which a process hears of namespaces, see /proc/net/netlink, as much as it can hold.
-func fill(t *testing.T, pid int) {
+// listener returns the port of the socket by which a process hears of namespaces, and how many messages were lost to it. See /proc/net/netlink.
+func listener(t *testing.T, pid int) (port, drops int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/net/netlink")
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := 0
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) >= 10 && f[3] == "08000000" && hasSocket(pid, f[9]) {
 			port, _ = strconv.Atoi(f[2])
+			drops, _ = strconv.Atoi(f[8])
+			return port, drops
 		}
 	}
-	if port == 0 {
-		t.Fatalf("process %d listens to no namespaces:\n%s", pid, text)
-	}
+	t.Fatalf("process %d listens to no namespaces:\n%s", pid, text)
+	return 0, 0
+}
+
+// fill sends the socket by which a process hears of namespaces as much as it can hold.
+func fill(t *testing.T, pid int) {
+	t.Helper()
+	port, _ := listener(t, pid)
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	for {
-		err := unix.Sendto(fd, make([]byte, 1024), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: uint32(port)})
-		if err == unix.EAGAIN {
-			return
+	for _, size := range []int{4096, 16} {
+		for err == nil {
+			err = unix.Sendto(fd, make([]byte, size), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: uint32(port)})
 		}
-		if err != nil {
+		if err != unix.EAGAIN {
 			t.Fatal(err)
 		}
+		err = nil
 	}
 }
 

@@ -252,6 +252,20 @@ func TestAWatcherIsToldWhatBecomesOfALeaseAndWhy(t *testing.T) {
 	step(network.WhySession, network.ChangeAllocated, network.ChangeDying)
 	h.lifes.Close() // the witness ends
 	step(network.WhyWitness, network.ChangeReleased, network.ChangeCooling)
+
+	h = run(t, "holder", s.path)
+	a := h.allocate(order{Witness: h.linger("linger").PID()})
+	if e := h.order(order{Do: "release", Lease: a.Lease}).Error; e != nil {
+		t.Fatal(e)
+	}
+	step(network.WhyReleased, network.ChangeAllocated, network.ChangeDying)
+	if e := h.order(order{Do: "release", Lease: a.Lease}).Error; e == nil || e.Code != wire.NotFound { // as one whose reply came too late
+		t.Errorf("a second release of a lease that a witness keeps: %v, want %s", e, wire.NotFound)
+	}
+	if err := network.Release(within(t, patience), c, a.Lease); err != nil {
+		t.Error(err)
+	}
+	step(network.WhyOperator, network.ChangeReleased, network.ChangeCooling)
 }
 
 func TestALeaseIsFoundByItsIDItsAddressesAndItsNames(t *testing.T) {
