@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/lmittmann/tint"
@@ -67,11 +68,9 @@ func (c *choice) Type() string   { return "string" }
 
 // Set takes one of the words.
 func (c *choice) Set(text string) error {
-	for _, word := range c.of {
-		if word == text {
-			c.value = text
-			return nil
-		}
+	if slices.Contains(c.of, text) {
+		c.value = text
+		return nil
 	}
 	return fmt.Errorf("want one of %s", strings.Join(c.of, ", "))
 }
