@@ -75,7 +75,7 @@ type Exit struct {
 	Status   string    `msgpack:"s" json:"status"`                     // for people; "unknown" where no kernel tells
 	Signal   string    `msgpack:"g,omitempty" json:"signal,omitempty"` // that ended it
 	Stderr   []string  `msgpack:"e,omitempty" json:"stderr,omitempty"` // the last lines
-	Why      string    `msgpack:"w,omitempty" json:"why,omitempty"`    // of a start that failed
+	Why      string    `msgpack:"w,omitempty" json:"why,omitempty"`    // of a start that failed, and of an instance that the broker has killed for a failure
 }
 
 // What a reload has left to do for a service that runs.
@@ -95,7 +95,7 @@ type ServiceInfo struct {
 	Sessions  int       `msgpack:"c" json:"sessions"`             // that are open
 	Starts    int64     `msgpack:"t,omitempty" json:"starts"`     // attempts, since the record of the service began
 	Last      *Exit     `msgpack:"l,omitempty" json:"last_exit"`  // of the instance before
-	DueAt     wire.Time `msgpack:"d,omitempty" json:"due_at"`     // of one that waits or is suspended
+	DueAt     wire.Time `msgpack:"d,omitempty" json:"due_at"`     // of one that waits, is suspended, or is stopped in the pause after a failure
 	Pending   string    `msgpack:"w,omitempty" json:"pending"`
 }
 

@@ -64,6 +64,7 @@ type Broker struct {
 	foreign  chan struct{}
 	cgroups  string // below which instances have theirs; empty: they have none
 	denied   atomic.Int64
+	skipped  atomic.Int64 // problems of service files, when they were read last
 	denials  denials
 	events   events
 	work     sync.WaitGroup

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -68,6 +69,9 @@ func (b *Broker) noService(name string) error {
 	}
 	if near := nearest.Of(name, names); len(near) > 0 {
 		e.Text += ": is it " + strings.Join(near, " or ") + "?"
+	}
+	if n := b.skipped.Load(); n > 0 {
+		e.Text += fmt.Sprintf(" %d problems have service files skipped: 'brokerd check' says which", n)
 	}
 	return e
 }

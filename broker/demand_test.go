@@ -95,6 +95,9 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 			}
 		}
 	}
+	if last := ask[broker.ServiceDetails](t, b, broker.MethodService, broker.ServiceRequest{Name: "com.example.mute"}).Last; last == nil || !strings.Contains(last.Why, "has not registered") {
+		t.Errorf("the exit of what the broker has killed is %+v, and does not say why", last)
+	}
 	_, err := client.Dial(within(t, patience), "com.example.dise", client.Options{Socket: b.Socket})
 	if !errors.Is(err, wire.UnknownEndpoint) || !strings.Contains(err.Error(), "com.example.dies") {
 		t.Errorf("%v, want %s and the nearest name", err, wire.UnknownEndpoint)

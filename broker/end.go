@@ -48,6 +48,9 @@ func (l *life) gone(failure error) {
 		exit.Signal = out.Signal.String()
 	}
 	clean := out.Known && out.Signal == 0 && out.Code == 0
+	if failure != nil {
+		exit.Why = wire.AsError(failure).Text
+	}
 	switch {
 	case failure != nil, wanted:
 	case adopted && !served && out.Signal == syscall.SIGKILL: // its broker had not done starting it when that died

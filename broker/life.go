@@ -79,7 +79,7 @@ func (l *life) run() {
 		return
 	}
 	l.s.b.log.Error("start failed", "service", l.s.name, "instance", l.number, "code", wire.CodeOf(err), "err", err)
-	l.s.ended(l, Exit{Instance: l.number, At: wire.At(time.Now()), Status: "not started", Why: err.Error()}, err)
+	l.s.ended(l, Exit{Instance: l.number, At: wire.At(time.Now()), Status: "not started", Why: wire.AsError(err).Text}, err)
 }
 
 // begin starts the program. Without an error and a keeper, an instance that was there already has registered.

@@ -241,7 +241,7 @@ func (s *service) judgeLocked(l *life, exit Exit, failure error) (suspended time
 	now := time.Now()
 	switch {
 	case failure != nil:
-		s.health.failed(now, l.def.ThrottleInterval, failure.Error())
+		s.health.failed(now, l.def.ThrottleInterval, wire.AsError(failure).Text)
 		if s.health.suspended(now) {
 			suspended = s.health.Suspended
 		}

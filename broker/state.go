@@ -73,6 +73,9 @@ func (s *service) info() (ServiceInfo, *instance) {
 		info.Last = &last
 	}
 	info.DueAt = s.dueLocked(info.State)
+	if pause := s.health.next(s.def.ThrottleInterval); info.State == ServiceStopped && pause.After(time.Now()) {
+		info.DueAt = wire.At(pause)
+	}
 	if s.life == nil {
 		return info, nil
 	}

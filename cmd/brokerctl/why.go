@@ -132,6 +132,9 @@ func process(p *wire.Process) string {
 // standing says why a service is not running, and what comes next.
 func standing(d broker.ServiceDetails) string {
 	next := "the next open of " + either(d.Endpoints) + " starts it"
+	if d.DueAt != 0 {
+		next += fmt.Sprintf(", not before %s (%s), as it has failed: 'brokerctl service start %s' waits for nothing", clock(d.DueAt), ahead(d.DueAt), d.Name)
+	}
 	switch d.State {
 	case broker.ServiceStopped:
 		switch {
@@ -152,7 +155,11 @@ func standing(d broker.ServiceDetails) string {
 	case broker.ServiceStopping:
 		return fmt.Sprintf("%s is stopping, for which it has %v.%s", d.Name, d.Stop, waiting(d))
 	case broker.ServiceWaiting:
-		return fmt.Sprintf("%s is waiting until %s (%s), when it is started again: that is %s.%s", d.Name, clock(d.DueAt), ahead(d.DueAt), failures(d), waiting(d))
+		then := "when it is started again"
+		if d.KeepAlive == servicefile.Never.String() {
+			then += " if an open still waits"
+		}
+		return fmt.Sprintf("%s is waiting until %s (%s), %s: that is %s.%s", d.Name, clock(d.DueAt), ahead(d.DueAt), then, failures(d), waiting(d))
 	case broker.ServiceSuspended:
 		return fmt.Sprintf("%s is suspended until %s (%s), as it failed too often: 'brokerctl service reset %s' lifts that.", d.Name, clock(d.DueAt), ahead(d.DueAt), d.Name)
 	}
@@ -187,10 +194,13 @@ func ending(d broker.ServiceDetails, e *broker.Exit) string {
 	if e.At != 0 {
 		at = " " + cli.Age(e.At) + " ago"
 	}
-	if e.Why != "" {
+	if e.Why != "" && e.Status == "not started" {
 		return fmt.Sprintf("%s could not be started%s: %s.", who, at, e.Why)
 	}
 	text := fmt.Sprintf("%s ended%s: %s", who, at, e.Status)
+	if e.Why != "" {
+		text += ", by the broker, as " + e.Why
+	}
 	if len(e.Stderr) > 0 {
 		return text + "; the last it wrote on stderr:"
 	}

@@ -12,6 +12,7 @@ import (
 
 func TestWhySaysWhatCausedTheLastStartAndWhyNothingRuns(t *testing.T) {
 	at := func(d time.Duration) wire.Time { return wire.At(time.Now().Add(d)) }
+	due := at(time.Hour)
 	client := &wire.Process{PID: 4711, UID: 1000, Program: "python3"}
 	const ago = -2 * time.Minute
 	program := []string{"/usr/bin/echod"}
@@ -64,6 +65,13 @@ func TestWhySaysWhatCausedTheLastStartAndWhyNothingRuns(t *testing.T) {
 			broker.ServiceInfo{State: broker.ServiceStopped},
 			broker.ServiceDetails{Program: program},
 			"com.example.echo is stopped, as nothing has wanted it yet: the next open of com.example.echo or com.example.echo.admin starts it.\n",
+		},
+		"killed, as it has not registered, and in its pause": {
+			broker.ServiceInfo{State: broker.ServiceStopped, DueAt: due, Last: &broker.Exit{Instance: 2, At: at(ago), Status: "signal: killed", Why: "it has not registered within 2s"}},
+			broker.ServiceDetails{Program: program, KeepAlive: "never", Log: "/x"},
+			"com.example.echo is stopped: the next open of com.example.echo or com.example.echo.admin starts it, not before " + due.Time().Local().Format(time.TimeOnly) +
+				" (in 1h0m0s), as it has failed: 'brokerctl service start com.example.echo' waits for nothing.\n" +
+				"Instance 2 ended 2m ago: signal: killed, by the broker, as it has not registered within 2s; 'brokerctl service logs com.example.echo' may say more.\n",
 		},
 		"a command stopped what is kept alive": {
 			broker.ServiceInfo{State: broker.ServiceStopped, Last: &broker.Exit{Instance: 2, At: at(ago), Status: "exit status 0"}},

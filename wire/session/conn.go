@@ -114,8 +114,16 @@ func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
 		c.batch = append(c.batch[:0], c.batch[n:]...)
 		return false, true
 	}
+	c.letBatchGo()
 	c.endTurn()
 	return n > 0, n > 0
+}
+
+// letBatchGo lets go of the memory of a long batch, which a session that is idle would keep.
+func (c *conn) letBatchGo() {
+	if cap(c.batch) > maxChunk {
+		c.batch = nil
+	}
 }
 
 // writeLane writes frames of the lane, as soon as it is their turn, which that of one that was begun still is. Only one goroutine calls it.
@@ -135,9 +143,7 @@ func (c *conn) writeLane(batch []*outgoing) error {
 	}
 	n, err := c.Conn.Write(c.batch)
 	c.stats.sent.Add(int64(n))
-	if cap(c.batch) > maxChunk {
-		c.batch = nil
-	}
+	c.letBatchGo()
 	return err
 }
 

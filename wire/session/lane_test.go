@@ -305,3 +305,28 @@ func TestALargeReplyThatComesAtOnceWithTheEndIsReadWhole(t *testing.T) {
 		}
 	}
 }
+
+func TestALongCallLeavesNoMemoryBehind(t *testing.T) {
+	const sessions, most = 32, 16 << 10 // bytes for each side
+	if !lane {
+		t.Skip("a stream keeps up to maxChunk")
+	}
+	list := make([]*session.Session, 0, 2*sessions)
+	for range sessions {
+		c, s := both(t, usual)
+		list = append(list, c, s)
+	}
+	callAll := func(size int) {
+		for _, s := range list {
+			if err := s.Call(within(t, 20*time.Second), "echo", strings.Repeat("x", size), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	callAll(1)
+	before := heap()
+	callAll(60 << 10)
+	if kept := (heap() - before) / int64(len(list)); kept > most {
+		t.Errorf("each side keeps %d bytes after a long call, want at most %d", kept, most)
+	}
+}

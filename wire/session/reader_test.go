@@ -364,3 +364,31 @@ func TestASmallTypedCallCostsFewAllocations(t *testing.T) {
 		t.Logf("%s: %v allocations", channel(), n)
 	}
 }
+
+// A slowReply takes long to be encoded.
+type slowReply struct{}
+
+func (slowReply) MarshalBinary() ([]byte, error) {
+	time.Sleep(20 * time.Millisecond)
+	return nil, nil
+}
+
+func TestAMethodWhoseReplyTakesLongIsServedBesideTheReaderTheNextTime(t *testing.T) {
+	c, s := pair(t, session.Config{}, session.Config{Handler: handler{methods: methods{
+		"slow": func(context.Context, *session.Message) (any, error) { return slowReply{}, nil },
+	}}})
+	call := func() {
+		if err := c.Call(within(t, 10*time.Second), "slow", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call()
+	idle(t, c, s)
+	held := s.Held()
+	for range 5 {
+		call()
+	}
+	if again := s.Held() - held; again > 0 {
+		t.Errorf("it has kept the reader for %v, and then for %v more", held, again)
+	}
+}

@@ -28,18 +28,21 @@ func (s *Session) answer(m *Message) {
 	var took time.Duration
 	var err error
 	returned := false
+	began := time.Now()
 	defer func() {
 		if !returned {
 			err = wire.Errorf(wire.Internal, "the handler of %q has ended its goroutine", wire.Printable(m.Method, wire.MaxMethod))
 		}
 		s.reply(m, reply, err)
+		if all := time.Since(began); all >= readerWait { // the reply has kept the reader from reading, too
+			took = all
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.answering--
 		s.settleLocked()
 		s.reader.tookLocked(m.Method, took)
 	}()
-	began := time.Now()
 	reply, err = s.serveRequest(m)
 	returned = true
 	took = time.Since(began)
