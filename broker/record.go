@@ -137,11 +137,11 @@ func (s *service) nextNumber() (int64, error) {
 }
 
 // keep writes down by which keeper the last instance is kept, and by what it was started.
-func (s *service) keep(k keeper.Record, by servicefile.Service) {
+func (s *service) keep(k keeper.Record, by servicefile.Service) error {
 	s.mu.Lock()
 	s.kept, s.keptBy = k, by
 	s.mu.Unlock()
-	s.remember()
+	return s.file.write(s.record)
 }
 
 // remember writes down what the service has come to. Without the record the lock still tells that an instance lives. One that was not read yet is left alone.

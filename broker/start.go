@@ -67,7 +67,7 @@ func (l *life) settings(a servicefile.Account, control, lock *os.File) keeper.Co
 		Program: l.def.Program, Environment: l.environment(a), Dir: cmp.Or(l.def.WorkingDirectory, "/"), Umask: l.def.Umask, Nice: l.def.Nice,
 		Stdout: output(l.def.Stdout), Stderr: output(l.def.Stderr), Log: LogPath(l.s.b.conf.Socket, l.s.name), Cgroup: l.s.b.cgroup(l.s.name, l.number),
 		Files: []*os.File{control, lock}, Hold: []*os.File{lock},
-		Recorded: func(r keeper.Record) { l.s.keep(r, ofStart(l.def)) },
+		Recorded: func(r keeper.Record) error { return l.s.keep(r, ofStart(l.def)) },
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.def.Limits)) {
 		number, _ := servicefile.Resource(name) // the file's reader knows it

@@ -124,7 +124,7 @@ func TestOpensBeyondTheMostThatWaitAreRefusedAndThoseWhoLeaveFreeTheirPlace(t *t
 	for _, conn := range all {
 		conn.Close()
 	}
-	const starting = 5 // the lock, the control connection and the handles of the process that does not register
+	const starting = 6 // the lock, the control connection, the handles of the process that does not register, and what watches it
 	until(t, "those who left have left no descriptors", func() bool { return descriptors(t, os.Getpid()) <= files+starting })
 	if _, err := client.Dial(within(t, 100*time.Millisecond), startedEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.DeadlineExceeded) {
 		t.Errorf("an open when all have left: %v, want it to wait", err)

@@ -150,11 +150,26 @@ func (w *world) startBroker(env ...string) *process {
 }
 
 func (w *world) serve() *exec.Cmd {
-	args := []string{"serve", "--socket", w.socket}
+	args := []string{"serve", "--socket", w.socket, "--config-dir", w.config()}
 	for _, n := range w.networks {
 		args = append(args, "--network", n)
 	}
 	return exec.Command(w.brokerd, args...)
+}
+
+// config returns a configuration folder in which the network service, which tests kill more often than faults do, is started again without a pause.
+func (w *world) config() string {
+	w.t.Helper()
+	folder := filepath.Join(w.dir, "config")
+	file := filepath.Join(folder, "services.d", "network.toml")
+	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		err = os.WriteFile(file, []byte("name = \"fairlead.network\"\nthrottle_interval = \"1ms\"\n"), 0o644)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return folder
 }
 
 // run starts broker-run.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,7 +88,8 @@ func Cgroups() (string, error) {
 	if err := unix.Access(filepath.Join(own, "cgroup.procs"), unix.W_OK); err != nil {
 		return "", fmt.Errorf("use the cgroup %s: write to its cgroup.procs: %w", own, err)
 	}
-	trial, err := os.MkdirTemp(own, "fairlead-trial-")
+	clearTrials(own)
+	trial, err := os.MkdirTemp(own, trials+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return "", fmt.Errorf("use the cgroup %s: %w", own, err)
 	}
@@ -95,6 +98,23 @@ func Cgroups() (string, error) {
 		return "", fmt.Errorf("use the cgroup %s: %w", own, err)
 	}
 	return own, nil
+}
+
+const (
+	// trials begins the names of the cgroups that Cgroups tries to make.
+	trials = "fairlead-trial-"
+	// trialLeft is how old one is at least that a killed process has left.
+	trialLeft = time.Minute
+)
+
+// clearTrials removes what those have left who were killed in Cgroups.
+func clearTrials(own string) {
+	left, _ := filepath.Glob(filepath.Join(own, trials+"*"))
+	for _, folder := range left {
+		if info, err := os.Stat(folder); err == nil && time.Since(info.ModTime()) > trialLeft {
+			_ = unix.Rmdir(folder)
+		}
+	}
 }
 
 // ownCgroup returns the folder of this process's cgroup.

@@ -1,10 +1,14 @@
 package keeper_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/keeper"
 )
@@ -25,7 +29,7 @@ func TestCgroupsCanBeMadeBelowWhatIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trials, _ := filepath.Glob(filepath.Join(folder, "fairlead-trial-*")); trials != nil {
+	if trials, _ := filepath.Glob(filepath.Join(folder, fmt.Sprintf("fairlead-trial-%d-*", os.Getpid()))); trials != nil {
 		t.Errorf("left: %v", trials)
 	}
 	if _, err := os.Stat(filepath.Join(c.Cgroup, "cgroup.kill")); err != nil {
@@ -50,5 +54,38 @@ func TestTheFolderOfACgroupIsFoundInMountinfo(t *testing.T) {
 		if got != tt.want || ok != (tt.want != "") {
 			t.Errorf("%q of %q is %q, %v, want %q", tt.path, tt.line, got, ok, tt.want)
 		}
+	}
+}
+
+func TestAProgramThatCannotBeWrittenDownIsNotExecuted(t *testing.T) {
+	leavesNothing(t)
+	ran := filepath.Join(t.TempDir(), "ran")
+	c := shell(t, "echo >"+ran)
+	full := errors.New("the disk is full")
+	c.Recorded = func(keeper.Record) error { return full }
+	if k, err := keeper.Start(t.Context(), c); !errors.Is(err, full) {
+		t.Errorf("%v, %v, want %v", k, err, full)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("it ran")
+	}
+}
+
+func TestTheEndOfAProgramIsToldAlsoIfItsKeeperWasStopped(t *testing.T) {
+	leavesNothing(t)
+	k := start(t, shell(t, "exec sleep 1000"))
+	if err := syscall.Kill(k.Record().Keeper.PID, syscall.SIGSTOP); err != nil { // not reaped, so the number is its own
+		t.Fatal(err)
+	}
+	if err := k.Program().Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-k.Ended():
+	case <-time.After(20 * time.Second):
+		t.Fatal("its end is not told")
+	}
+	if out := k.Outcome(); out.Signal != syscall.SIGKILL {
+		t.Errorf("it has ended by %v", out)
 	}
 }

@@ -113,8 +113,13 @@ func (k *Keeper) take(r report, file *os.File) {
 		k.record.Program = r.Program
 		k.record.Inode, _ = program.Inode()
 		if k.recorded != nil {
-			k.recorded(k.record)
+			if err := k.recorded(k.record); err != nil {
+				k.order(syscall.SIGUSR2)
+				k.answered(err)
+				return
+			}
 		}
+		k.work.Go(k.rouse)
 		_, _ = k.conn.Write([]byte{1}) // see mayRun; one that is gone needs no word
 	case reportExecuted:
 		k.answered(nil)
@@ -125,6 +130,22 @@ func (k *Keeper) take(r report, file *os.File) {
 		if k.program != nil {
 			k.end(outcomeOf(r.Status, r.Stderr))
 		}
+	}
+}
+
+// reportWait is how long a keeper may take to tell of its program's end before it is roused.
+const reportWait = 200 * time.Millisecond
+
+// rouse has a keeper go on that somebody has stopped, when its program has ended: else nobody would be told.
+func (k *Keeper) rouse() {
+	if !k.await(k.program) {
+		return
+	}
+	select {
+	case <-k.ended:
+	case <-k.closed:
+	case <-time.After(reportWait):
+		_ = k.keeper.Signal(syscall.SIGCONT)
 	}
 }
 

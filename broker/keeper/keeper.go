@@ -50,9 +50,9 @@ type Config struct {
 	// Hold are files that the keeper keeps open until it exits, and that the program does not inherit. They stay the caller's, too.
 	Hold []*os.File
 	// Recorded is called with what Adopt needs, so that it is written down, before the program is executed. If the caller dies before it has returned, the
-	// program is never executed: none runs of which nobody knows. It is called once, on another goroutine, and Start waits for it. The start may still fail
-	// after it. Nil: nothing is called.
-	Recorded func(Record) `json:"-"`
+	// program is never executed, and neither if it fails: none runs of which nobody knows. It is called once, on another goroutine, and Start waits for it. The
+	// start may still fail after it. Nil: nothing is called.
+	Recorded func(Record) error `json:"-"`
 }
 
 // A Limit is a resource limit as setrlimit(2) takes it.
@@ -84,7 +84,7 @@ type Keeper struct {
 	program *process.Handle // nil: not executed yet, or gone when the keeper was adopted; set before answer or Adopt tells
 	record  Record          // complete when program is set
 
-	recorded func(Record) // is told of the record; nil: nobody is
+	recorded func(Record) error // is told of the record; nil: nobody is
 
 	answer  chan error // has room for what became of the start; nil: executed
 	outcome Outcome    // set before ended is closed
