@@ -267,7 +267,7 @@ func TestTheDeathOfABrokerAtAnyMomentOfAStartLeavesNeitherTwoInstancesNorOneThat
 		program, err := os.Executable()
 		must(t, err)
 		service.Program = []string{"/usr/bin/env", roleVariable + "=alone", argumentVariable + "=" + path, noSleep, program}
-		earlier := playBroker(t, service, n%4 < 2, at)
+		earlier := playBroker(t, service, n%4 < 2 || os.Geteuid() != 0, at) // to hide cgroups needs root
 		opened := make(chan error, 1)
 		go func() {
 			s, err := client.Dial(within(t, patience), echoEndpoint, client.Options{Socket: at})
