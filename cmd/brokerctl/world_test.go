@@ -38,7 +38,11 @@ func TestMain(m *testing.M) {
 	case "brokerctl":
 		os.Exit(brokerctl.Run(os.Args[1:], os.Stdout, os.Stderr))
 	}
-	// The runtime begins what it goes on with, so that tests can count goroutines.
+	// The runtime begins and opens what it goes on with, so that tests can count goroutines and descriptors.
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
 	_, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	stop()
 	os.Exit(m.Run())
