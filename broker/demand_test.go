@@ -59,7 +59,7 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 	plain, script := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "script")
 	must(t, os.WriteFile(plain, nil, 0o644), os.WriteFile(script, []byte("#!/does/not/exist\n"), 0o755))
 	run := func(program ...string) servicefile.Service {
-		return servicefile.Service{Program: program, StartTimeout: time.Second}
+		return servicefile.Service{Program: program, StartTimeout: 3 * time.Second}
 	}
 	in := run("/bin/true")
 	in.WorkingDirectory = "/does/not/exist"
@@ -75,7 +75,7 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 		"com.example.plain":      {run(plain), wire.StartFailed, []string{plain, "permission denied"}},
 		"com.example.script":     {run(script), wire.StartFailed, []string{script, "no such file"}},
 		"com.example.nowhere":    {in, wire.StartFailed, []string{"/does/not/exist", "no such file"}},
-		"com.example.mute":       {run("/bin/sleep", "1000"), wire.StartTimeout, []string{"has not registered within 1s", "pid"}},
+		"com.example.mute":       {run("/bin/sleep", "1000"), wire.StartTimeout, []string{"has not registered within 3s", "pid"}},
 		"com.example.programles": {servicefile.Service{}, wire.Unavailable, []string{"no program"}},
 	}
 	var list []servicefile.Service

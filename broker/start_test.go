@@ -59,7 +59,7 @@ func (l *log) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil
 func shell(name, script, argument string) servicefile.Service {
 	return servicefile.Service{
 		Name: name, Endpoints: []string{name}, Program: []string{"/bin/sh", "-c", script, "sh", argument},
-		StartTimeout: time.Second, ThrottleInterval: time.Millisecond,
+		StartTimeout: 2 * time.Second, ThrottleInterval: time.Millisecond,
 	}
 }
 
@@ -76,7 +76,7 @@ func echoService(role string) (servicefile.Service, error) {
 const malformed = `\001\005\000\000\000\000\000\000\000\000\000\001\300`
 
 func TestAFailedStartLeavesNeitherProcessNorDescriptor(t *testing.T) {
-	const rounds = 20
+	const rounds = 8
 	l, pids := &log{}, filepath.Join(t.TempDir(), "pids")
 	kinds := map[string]wire.Code{"com.example.exits": wire.StartFailed, "com.example.sleeps": wire.StartTimeout, "com.example.malformed": wire.StartTimeout}
 	b := brokertest.StartWith(t, broker.Config{Logger: l.logger(), Services: []servicefile.Service{
