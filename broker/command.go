@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/internal/nearest"
@@ -67,9 +66,7 @@ func (b *Broker) noService(name string) error {
 			e.Text = name + " has registered on its own, and no service file declares it: it is not the broker's to start and stop"
 		}
 	}
-	if near := nearest.Of(name, names); len(near) > 0 {
-		e.Text += ": is it " + strings.Join(near, " or ") + "?"
-	}
+	e.Text += nearest.Question(name, names)
 	if n := b.skipped.Load(); n > 0 {
 		e.Text += fmt.Sprintf(" %d problems have service files skipped: 'brokerd check' says which", n)
 	}
@@ -94,8 +91,8 @@ func (b *Broker) inspectService(ctx context.Context, r ServiceRequest) (ServiceD
 }
 
 func (b *Broker) detailsOf(s *service) ServiceDetails {
-	d := s.details()
-	if _, i := s.info(); i != nil {
+	d, i := s.details()
+	if i != nil {
 		d.Sessions, _ = b.table.count(i)
 	}
 	return d

@@ -51,14 +51,9 @@ func (b *Broker) endpointNames() []string {
 
 // declareFirst declares what the broker begins with. Files that are wrong are told and left out; what was declared in Go must be right.
 func (b *Broker) declareFirst() error {
-	defs := b.conf.Services
-	var problems []*servicefile.Problem
-	if b.conf.Load != nil {
-		defs, problems = b.conf.Load()
-	}
-	for n, def := range defs {
-		defs[n] = def.WithDefaults()
-		if err := defs[n].Validate(); err != nil {
+	defs, problems := b.read()
+	for _, def := range defs {
+		if err := def.Validate(); err != nil {
 			return fmt.Errorf("declare a service: %w", err)
 		}
 	}
@@ -66,6 +61,18 @@ func (b *Broker) declareFirst() error {
 		return wire.Errorf(wire.Conflict, "declare a service: %s", done.Problems[0].Rule)
 	}
 	return nil
+}
+
+// read returns the definitions of the services, whole, and what is wrong with others.
+func (b *Broker) read() (defs []servicefile.Service, problems []*servicefile.Problem) {
+	defs = b.conf.Services
+	if b.conf.Load != nil {
+		defs, problems = b.conf.Load()
+	}
+	for n, def := range defs {
+		defs[n] = def.WithDefaults()
+	}
+	return defs, problems
 }
 
 // takeUp takes up what an earlier broker has started, and starts what is to run from the beginning.
@@ -87,10 +94,7 @@ func (b *Broker) Reload() (Reloaded, error) {
 	if b.closed {
 		return Reloaded{}, b.goodbye()
 	}
-	defs, problems := b.conf.Load()
-	for n, def := range defs {
-		defs[n] = def.WithDefaults()
-	}
+	defs, problems := b.read()
 	done := b.apply(defs, problems)
 	for _, name := range done.Added {
 		if s := b.service(name); s != nil {
@@ -293,11 +297,8 @@ func (s *service) isOver() bool {
 	return s.life == nil
 }
 
-// wanted returns the endpoints that an instance of the service must serve; nil: no file says.
+// wanted returns the endpoints that an instance of the service must serve.
 func (s *service) wanted() []string {
-	if s == nil {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life != nil && s.life.locked {

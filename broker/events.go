@@ -172,11 +172,7 @@ func (r *MonitorRequest) Validate() error {
 		if one := (&MonitorRequest{Kinds: []string{k}}); slices.ContainsFunc(known, one.wants) {
 			continue
 		}
-		text := "no event has the kind " + wire.Printable(k, 64)
-		if near := nearest.Of(k, words); len(near) > 0 {
-			text += ": is it " + strings.Join(near, " or ") + "?"
-		}
-		return wire.Errorf(wire.Malformed, "%s", text)
+		return wire.Errorf(wire.Malformed, "no event has the kind %s%s", wire.Printable(k, 64), nearest.Question(k, words))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package broker
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/internal/nearest"
@@ -98,9 +97,5 @@ func (b *Broker) unknown(w servicefile.Who, endpoint string) error {
 		s := b.owner(e)
 		return !b.trusted(w.UID) && e != Endpoint && (s == nil || !s.allow().Open.Permit(w))
 	})
-	e := wire.Errorf(wire.UnknownEndpoint, "no service has the endpoint %s", endpoint)
-	if near := nearest.Of(endpoint, known); len(near) > 0 {
-		e.Text += ": is it " + strings.Join(near, " or ") + "?"
-	}
-	return e
+	return wire.Errorf(wire.UnknownEndpoint, "no service has the endpoint %s%s", endpoint, nearest.Question(endpoint, known))
 }

@@ -268,14 +268,7 @@ func TestTheDeathOfABrokerAtAnyMomentOfAStartLeavesNeitherTwoInstancesNorOneThat
 		must(t, err)
 		service.Program = []string{"/usr/bin/env", roleVariable + "=alone", argumentVariable + "=" + path, noSleep, program}
 		earlier := playBroker(t, service, n%4 < 2 || os.Geteuid() != 0, at) // to hide cgroups needs root
-		opened := make(chan error, 1)
-		go func() {
-			s, err := client.Dial(within(t, patience), echoEndpoint, client.Options{Socket: at})
-			if err == nil {
-				s.Close()
-			}
-			opened <- err
-		}()
+		opened := opening(t, at)
 		until(t, "a start begins", func() bool { _, err := os.Stat(broker.LockPath(at, echoEndpoint)); return err == nil })
 		if n%2 == 1 {
 			until(t, "the program is executed", func() bool { return len(marked(mark)) > 0 })

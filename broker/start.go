@@ -51,8 +51,6 @@ func (l *life) spawn(ctx context.Context, lock *os.File) error {
 	}
 	l.s.mu.Lock()
 	l.keeper = k
-	l.s.mu.Unlock()
-	l.s.mu.Lock()
 	cause := l.s.cause
 	l.s.mu.Unlock()
 	l.s.b.events.add(Event{Kind: EventInstanceStarted, Service: l.s.name, Instance: number, PID: l.pid(), Cause: &cause})

@@ -89,8 +89,8 @@ func (s *service) info() (ServiceInfo, *instance) {
 }
 
 // details describes the service with what its file says.
-func (s *service) details() ServiceDetails {
-	info, _ := s.info()
+func (s *service) details() (ServiceDetails, *instance) {
+	info, i := s.info()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	def := s.def
@@ -110,7 +110,7 @@ func (s *service) details() ServiceDetails {
 		cause := s.cause
 		d.Cause = &cause
 	}
-	return d
+	return d, i
 }
 
 func texts(rules servicefile.Rules) (list []string) {

@@ -171,6 +171,20 @@ func do(t *testing.T, s *client.Session, method string, request any) {
 	}
 }
 
+// opening opens a session of the echo endpoint in the background and closes it again. It tells how the open has ended.
+func opening(t *testing.T, at string) <-chan error {
+	opened := make(chan error, 1)
+	ctx := within(t, patience)
+	go func() {
+		s, err := client.Dial(ctx, echoEndpoint, client.Options{Socket: at})
+		if err == nil {
+			s.Close()
+		}
+		opened <- err
+	}()
+	return opened
+}
+
 // held begins a call that is answered when letGo is called. It returns when its handler runs.
 func held(t *testing.T, s *client.Session) (letGo func(), answered <-chan error) {
 	t.Helper()
@@ -388,14 +402,7 @@ func TestAStopInThePauseAfterAFailureLeavesThoseWhoWaitTheNextStart(t *testing.T
 	if _, err := client.Dial(within(t, patience), echoEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.StartFailed) {
 		t.Fatalf("the first open: %v, want %s", err, wire.StartFailed)
 	}
-	opened := make(chan error, 1)
-	go func() {
-		s, err := client.Dial(within(t, patience), echoEndpoint, client.Options{Socket: b.Socket})
-		if err == nil {
-			s.Close()
-		}
-		opened <- err
-	}()
+	opened := opening(t, b.Socket)
 	until(t, "the open waits", func() bool { return details(t, b.Socket).Waiting == 1 })
 	if d := commanded(t, b.Socket, broker.MethodStop); d.Waiting > 0 && d.State != broker.ServiceWaiting {
 		t.Errorf("it is %s, and an open waits", d.State)
@@ -436,14 +443,7 @@ func TestAStartThatIsStoppedIsNoFailureAndIsToldToWhoAskedForIt(t *testing.T) {
 			}
 
 			// An open waits for the start after the one that is stopped.
-			opened := make(chan error, 1)
-			go func() {
-				s, err := client.Dial(within(t, patience), echoEndpoint, client.Options{Socket: b.Socket})
-				if err == nil {
-					s.Close()
-				}
-				opened <- err
-			}()
+			opened := opening(t, b.Socket)
 			until(t, "the open waits", func() bool { return details(t, b.Socket).Waiting == 1 })
 			before := details(t, b.Socket).Starts
 			commanded(t, b.Socket, broker.MethodStop)

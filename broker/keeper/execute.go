@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
 )
 
 // execute is the main function of the program's second stage. It returns only if it fails, with the exit status. Its descriptors are those of the program, and
@@ -29,7 +31,7 @@ func execute(files string) int {
 	say := func(b []byte) { _, _ = unix.Write(pipe, b) }
 	o, err := readOrder(pipe + 1)
 	if err == nil {
-		err = closeOnExec(pipe)
+		err = process.CloseOnExec(pipe)
 	}
 	if err != nil {
 		say(append([]byte{0}, failed("read the order for its second stage", "", err).encode()...))

@@ -2,10 +2,7 @@ package keeper
 
 import (
 	"os"
-	"strconv"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // The argv[0] by which this program knows what it is.
@@ -30,22 +27,3 @@ func init() {
 
 // setName makes ps show what this process is; nothing depends on it.
 func setName(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
-
-// closeOnExec keeps the descriptors from first on from being inherited.
-func closeOnExec(first int) error {
-	dir, err := os.Open("/proc/self/fd")
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if fd, err := strconv.Atoi(name); err == nil && fd >= first {
-			unix.CloseOnExec(fd)
-		}
-	}
-	return nil
-}

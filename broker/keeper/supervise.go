@@ -191,19 +191,11 @@ func (s *supervisor) obey(sig os.Signal) {
 // reap takes the status of every child that has ended, and reports whether one is left. Without children there are no descendants: this process would
 // have adopted them.
 func (s *supervisor) reap() (left bool) {
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return false
-		case pid == 0:
-			return true
-		case pid == s.program:
+	return process.Reap(func(pid int, status syscall.WaitStatus) {
+		if pid == s.program {
 			s.program, s.status = 0, status
 		}
-	}
+	})
 }
 
 // kill sends SIGKILL to everything that the program has started, and to the program.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"strings"
 
 	"github.com/fairlead-dev/fairlead/internal/nearest"
 )
@@ -64,11 +63,7 @@ complete -c brokerctl -f -a '(__brokerctl_complete)'
 func (c *command) completion(_ context.Context, shell string) error {
 	script, known := completions[shell]
 	if !known {
-		text := "completion takes " + aShell
-		if near := nearest.Of(shell, []string{"bash", "zsh", "fish"}); len(near) > 0 {
-			text += ": is it " + strings.Join(near, " or ") + "?"
-		}
-		return usageError{text}
+		return usageError{"completion takes " + aShell + nearest.Question(shell, []string{"bash", "zsh", "fish"})}
 	}
 	_, err := io.WriteString(c.out, script)
 	return err

@@ -55,8 +55,8 @@ func (c *command) networkInspect(ctx context.Context, name string) error {
 		}
 		names = append(names, n.Name)
 	}
-	if near := nearest.Of(name, names); len(near) > 0 {
-		return wire.Errorf(wire.NotFound, "no network %s: is it %s?", name, strings.Join(near, " or "))
+	if meant := nearest.Question(name, names); meant != "" {
+		return wire.Errorf(wire.NotFound, "no network %s%s", name, meant)
 	}
 	return wire.Errorf(wire.NotFound, "no network %s: 'brokerctl network list' shows which there are", name)
 }

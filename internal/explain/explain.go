@@ -140,17 +140,5 @@ func Of(code string) (Code, error) {
 		}
 		known = append(known, string(c.Code))
 	}
-	e := wire.Errorf(wire.NotFound, "no error has the code %s", wire.Printable(code, 64))
-	near := nearest.Of(code, known)
-	for i, n := range near {
-		if i == 0 {
-			e.Text += ": is it " + n
-		} else {
-			e.Text += " or " + n
-		}
-	}
-	if len(near) > 0 {
-		e.Text += "?"
-	}
-	return Code{}, e
+	return Code{}, wire.Errorf(wire.NotFound, "no error has the code %s%s", wire.Printable(code, 64), nearest.Question(code, known))
 }

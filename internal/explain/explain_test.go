@@ -3,54 +3,32 @@ package explain_test
 import (
 	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/internal/doctable"
 	"github.com/fairlead-dev/fairlead/internal/explain"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-var update = flag.Bool("update", false, "write the table of codes into docs/operating.md")
-
 const (
 	docs        = "../../docs/operating.md"
-	codesBegin  = "<!-- codes -->\n"
-	codesEnd    = "<!-- /codes -->"
 	codesHeader = "| code | of an error | of the end of a session | usual cause | what to do |\n| --- | --- | --- | --- | --- |\n"
 )
 
 func TestTheDocumentationExplainsEveryCodeAsTheCommandDoes(t *testing.T) {
-	text, err := os.ReadFile(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), codesBegin)
-	table, after, closed := strings.Cut(rest, codesEnd)
-	if !found || !closed {
-		t.Fatalf("%s has no %q and %q", docs, codesBegin, codesEnd)
-	}
 	var want strings.Builder
 	want.WriteString(codesHeader)
 	for _, c := range explain.Codes() {
 		fmt.Fprintf(&want, "| `%s` | %s | %s | %s | %s |\n", c.Code, c.Means, cmp.Or(c.End, "–"), c.Cause, c.Do)
 	}
-	if table == want.String() {
-		return
-	}
-	if !*update {
-		t.Fatalf("the table of codes in %s is not the command's: 'go test ./internal/explain -args -update' writes it", docs)
-	}
-	if err := os.WriteFile(docs, []byte(before+codesBegin+want.String()+codesEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	doctable.Holds(t, docs, "codes", want.String())
 }
 
 // declared returns the codes of package wire, from its source.

@@ -4,6 +4,7 @@ package nearest
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // most is how many words are offered.
@@ -31,6 +32,15 @@ func Of(word string, among []string) []string {
 		words = append(words, c.word)
 	}
 	return slices.Compact(words)
+}
+
+// Question asks whether one of the words that are near was meant, as in ": is it list or last?", for the end of an error. It is empty where none is near.
+func Question(word string, among []string) string {
+	near := Of(word, among)
+	if len(near) == 0 {
+		return ""
+	}
+	return ": is it " + strings.Join(near, " or ") + "?"
 }
 
 // distance is the optimal string alignment distance of two words, in bytes. It is only right up to bound: beyond, it is more than that.

@@ -26,6 +26,42 @@ func AdoptOrphans() (step string, err error) {
 	return "", nil
 }
 
+// Reap takes the status of every child that has ended, tells it, and reports whether a child is left.
+func Reap(ended func(pid int, status syscall.WaitStatus)) (left bool) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return false
+		case pid == 0:
+			return true
+		default:
+			ended(pid, status)
+		}
+	}
+}
+
+// CloseOnExec keeps the descriptors from first on from being inherited by what this process executes, also those that it has inherited itself.
+func CloseOnExec(first int) error {
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name); err == nil && fd >= first {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
 // SignalDescendants sends sig to all descendants of this process. SIGKILL is for a caller that repeats it until none is left: a process that forks while /proc
 // is read may leave a child out.
 func SignalDescendants(sig syscall.Signal) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/internal/process"
 )
 
 // initName is the argv[0] by which a program knows that it is a container's init.
@@ -55,7 +57,7 @@ type initProcess struct {
 func initMain(descriptor string) int {
 	children := absorbSignals()
 	fd, err := strconv.Atoi(descriptor)
-	if err != nil || fd < 3 || closeOnExec() != nil {
+	if err != nil || fd < 3 || process.CloseOnExec(3) != nil {
 		return statusFailed
 	}
 	conn := os.NewFile(uintptr(fd), "container's caller")
@@ -97,30 +99,6 @@ func absorbSignals() <-chan os.Signal {
 		}
 	}
 	return children
-}
-
-// closeOnExec keeps every descriptor but the standard ones from the command. It also reaches
-// those that the caller's program itself inherited.
-func closeOnExec() error {
-	names, err := readNames("/proc/self/fd")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if fd, err := strconv.Atoi(name); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
-		}
-	}
-	return nil
-}
-
-func readNames(dir string) ([]string, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	return d.Readdirnames(-1)
 }
 
 func takeOrders(decoder *gob.Decoder, orders chan<- order) {
@@ -190,20 +168,12 @@ func (p *initProcess) settle() (exit bool) {
 
 // reap takes the status of every child that has ended and reports whether one is left.
 func (p *initProcess) reap() (left bool) {
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return false
-		case pid == 0:
-			return true
-		case pid == p.command:
+	return process.Reap(func(pid int, status syscall.WaitStatus) {
+		if pid == p.command {
 			p.command = 0
 			p.send(report{Kind: reportEnded, Status: status})
 		}
-	}
+	})
 }
 
 // finish ends what is left and reports whether the init shall exit for that.

@@ -313,8 +313,8 @@ func (r *Reader) field(typ Type, name string) (key any, elem int, err error) {
 		names = append(names, f.Name)
 	}
 	text := "there is no such field"
-	if near := nearest.Of(name, names); len(near) > 0 {
-		text += ": is it " + strings.Join(near, " or ") + "?"
+	if meant := nearest.Question(name, names); meant != "" {
+		text += meant
 	} else if len(names) > 0 {
 		text += ": there is " + strings.Join(names[:min(len(names), 16)], ", ")
 	}

@@ -1,7 +1,6 @@
 package networkfile_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -9,42 +8,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/internal/doctable"
 	"github.com/fairlead-dev/fairlead/services/network/networkfile"
 )
 
-var update = flag.Bool("update", false, "write the table of keys into docs/network.md")
-
 const (
 	docs       = "../../../docs/network.md"
-	keysBegin  = "<!-- keys -->\n"
-	keysEnd    = "<!-- /keys -->"
 	keysHeader = "| key | type | default | |\n| --- | --- | --- | --- |\n"
 )
 
 func TestTheDocumentationHasEveryKeyAsTheReaderKnowsIt(t *testing.T) {
-	text, err := os.ReadFile(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), keysBegin)
-	table, after, closed := strings.Cut(rest, keysEnd)
-	if !found || !closed {
-		t.Fatalf("%s has no %q and %q", docs, keysBegin, keysEnd)
-	}
 	var want strings.Builder
 	want.WriteString(keysHeader)
 	for _, k := range networkfile.Keys() {
 		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", k.Name, k.Type, k.Default, k.Text)
 	}
-	if table == want.String() {
-		return
-	}
-	if !*update {
-		t.Fatalf("the table of keys in %s is another than networkfile.Keys(): run go test ./services/network/networkfile -update", docs)
-	}
-	if err := os.WriteFile(docs, []byte(before+keysBegin+want.String()+keysEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	doctable.Holds(t, docs, "keys", want.String())
 }
 
 // The whole file of the other test has every key, and each is documented.
