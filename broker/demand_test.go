@@ -95,7 +95,9 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 			}
 		}
 	}
-	if last := ask[broker.ServiceDetails](t, b, broker.MethodService, broker.ServiceRequest{Name: "com.example.mute"}).Last; last == nil || !strings.Contains(last.Why, "has not registered") {
+	// Whoever waits is told at the timeout, before the instance has been killed and reaped.
+	until(t, "the broker knows how what it has killed ended", func() bool { return inspected(t, b, "com.example.mute").Last != nil })
+	if last := inspected(t, b, "com.example.mute").Last; !strings.Contains(last.Why, "has not registered") {
 		t.Errorf("the exit of what the broker has killed is %+v, and does not say why", last)
 	}
 	_, err := client.Dial(within(t, patience), "com.example.dise", client.Options{Socket: b.Socket})
