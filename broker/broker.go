@@ -67,6 +67,7 @@ type Broker struct {
 	skipped  atomic.Int64 // problems of service files, when they were read last
 	denials  denials
 	events   events
+	counters *counters
 	work     sync.WaitGroup
 	ctx      context.Context // ends when the broker is stopped
 	cancel   context.CancelFunc
@@ -97,6 +98,7 @@ func New(c Config) (*Broker, error) {
 		conf: c, log: c.Logger, started: time.Now(),
 		self:     wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
 		stopping: make(chan struct{}),
+		counters: newCounters(),
 		unread:   make(chan struct{}, maxUnread),
 		strange:  make(chan struct{}, maxStrangers),
 		waiting:  make(chan struct{}, maxWaiting),
@@ -109,7 +111,8 @@ func New(c Config) (*Broker, error) {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	b.denials.log = b.log
-	b.table = newTable(&b.events)
+	b.events.refusals = b.counters.refusals
+	b.table = newTable(&b.events, b.counters.ends)
 	b.leave.Store(c.LeaveInstances)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.watch, err = watch.New(); err != nil {

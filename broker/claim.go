@@ -57,6 +57,7 @@ func (b *Broker) claim(i *instance, p party, l *life, conn *net.UnixConn) (*life
 		i.mostTold = mostTold
 	}
 	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
+	b.counters.opens.Add(i.endpoints...)
 	b.services[i.service] = i
 	for _, e := range i.endpoints {
 		b.endpoints[e] = i

@@ -191,6 +191,8 @@ func (b *Broker) declare(d declaration, done *Reloaded) {
 		case !reflect.DeepEqual(s.definition(), def) || s.isRemoved():
 			done.Changed = append(done.Changed, name)
 		}
+		b.counters.services.Add(name)
+		b.counters.opens.Add(def.Endpoints...)
 		s.reload(&def)
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.declared)) {

@@ -38,6 +38,7 @@ func (l *life) late() error {
 func (l *life) gone(failure error) {
 	<-l.keeper.Ended()
 	out := l.keeper.Outcome()
+	l.s.b.counters.exit(l.s.name, howEnded(out))
 	opening := l.s.b.table.firstOpening(l.s.name)
 	close(l.ending)
 	l.s.mu.Lock()

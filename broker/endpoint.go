@@ -27,6 +27,7 @@ func (b *Broker) serveEndpoint() (err error) {
 	}
 	i := &instance{service: Endpoint, number: 1, mostTold: mostTold, endpoints: []string{Endpoint}, process: b.self, local: b.local, since: b.started}
 	b.services[Endpoint], b.endpoints[Endpoint] = i, i
+	b.counters.opens.Add(Endpoint)
 	b.work.Go(func() { b.takeNews(i) })
 	return nil
 }

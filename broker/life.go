@@ -78,6 +78,7 @@ func (l *life) run() {
 		l.s.ended(l, Exit{}, nil)
 		return
 	}
+	l.s.b.counters.exit(l.s.name, notStarted)
 	l.s.b.log.Error("start failed", "service", l.s.name, "instance", l.number, "code", wire.CodeOf(err), "err", err)
 	l.s.ended(l, Exit{Instance: l.number, At: wire.At(time.Now()), Status: "not started", Why: wire.AsError(err).Text}, err)
 }
@@ -270,6 +271,7 @@ func (l *life) accompany() {
 				return
 			}
 		case <-gone:
+			l.s.b.counters.exit(l.s.name, exitUnknown)
 			l.s.ended(l, Exit{Instance: l.number, At: wire.At(time.Now()), Status: unknown}, nil)
 			return
 		case <-asked:

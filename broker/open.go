@@ -14,8 +14,10 @@ import (
 // open routes a client to an instance and hands its connection over.
 func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 	defer client.handle.Close()
+	began := time.Now()
 	var o wire.Open
 	if err := wire.Unmarshal(body, &o); err != nil {
+		b.counters.open("", err, began)
 		b.refuse(conn, err)
 		return
 	}
@@ -23,6 +25,7 @@ func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 	if err == nil {
 		err = b.tryOpen(conn, client, o)
 	}
+	b.counters.open(o.Endpoint, err, began)
 	if err != nil {
 		b.refuse(conn, err)
 	}
@@ -62,7 +65,9 @@ func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
 		if err != nil {
 			return err
 		}
+		began := time.Now()
 		taken, err := b.handOver(ctx, i, conn, client, o)
+		b.counters.handOver(err, began)
 		done(taken)
 		if err == nil || !i.over() || ctx.Err() != nil {
 			return err

@@ -171,6 +171,7 @@ func (s *service) startLocked(cause Cause) {
 	s.stopped = nil
 	l := s.newLifeLocked(cause)
 	s.health.began(l.begun)
+	s.b.counters.services.Of(s.name).starts.Add(cause.Kind)
 	s.b.work.Go(l.run)
 }
 

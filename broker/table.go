@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/internal/count"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
@@ -32,7 +33,8 @@ var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "
 
 // A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
 type table struct {
-	events *events // is told of what opens and closes
+	events *events     // is told of what opens and closes
+	ends   *count.Each // of the closed, by code
 
 	mu     sync.Mutex
 	live   map[string]*entry
@@ -46,6 +48,7 @@ type entry struct {
 	Session
 	instance *instance
 	told     bool          // it was not handed over here, but by an earlier broker
+	visit    bool          // it is the broker's own, of which nobody is told
 	taken    chan struct{} // closed when it is no longer opening; nil: it is not, or it is closed
 }
 
@@ -67,8 +70,8 @@ func (e *entry) event(kind string) Event {
 	return told
 }
 
-func newTable(told *events) *table {
-	return &table{events: told, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
+func newTable(told *events, ends *count.Each) *table {
+	return &table{events: told, ends: ends, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
 }
 
 // begin enters a session that is being handed over. The channel is closed when it is accepted, refused or lost.
@@ -79,6 +82,29 @@ func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
 	e := &entry{Session: s, instance: i, taken: make(chan struct{})}
 	t.live[s.ID] = e
 	return e.taken
+}
+
+// visit is begin for a session of the broker's own. It returns false, and enters none, while the instance has not taken another.
+func (t *table) visit(s Session, i *instance) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if e.visit && e.instance == i && e.State == SessionOpening {
+			return false
+		}
+	}
+	s.State = SessionOpening
+	t.live[s.ID] = &entry{Session: s, instance: i, visit: true}
+	return true
+}
+
+// answered notes that an instance has taken a visit, or has refused it: its news of that are on their way.
+func (t *table) answered(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.live[id]; e != nil {
+		e.State = SessionOpen
+	}
 }
 
 // drop removes a session that was never handed over.
@@ -116,7 +142,7 @@ func (t *table) firstOpening(service string) *wire.Process {
 	defer t.mu.Unlock()
 	var first *entry
 	for _, e := range t.live {
-		if e.State == SessionOpening && e.instance.service == service && (first == nil || e.OpenedAt < first.OpenedAt) {
+		if e.State == SessionOpening && !e.visit && e.instance.service == service && (first == nil || e.OpenedAt < first.OpenedAt) {
 			first = e
 		}
 	}
@@ -158,7 +184,7 @@ func (t *table) update(info wire.SessionInfo, i *instance) bool {
 		return true
 	}
 	if t.reopenLocked(info.ID) {
-		if e.State == SessionOpening { // else it was open before, here or at an earlier broker
+		if e.State == SessionOpening && !e.visit { // else it was open before, here or at an earlier broker
 			t.events.add(e.event(EventSessionOpened))
 		}
 		e.State, e.instance = SessionOpen, i
@@ -214,6 +240,9 @@ func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 	}
 	delete(t.live, e.ID)
 	e.take()
+	if e.visit {
+		return
+	}
 	if e.instance != nil {
 		e.instance.lastEnd = time.Now()
 	}
@@ -226,6 +255,7 @@ func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 	closed := e.event(EventSessionClosed)
 	closed.End = &wire.End{Code: end.Code, Origin: end.Origin, Text: wire.Cut(end.Text, maxEventText)}
 	t.events.add(closed)
+	t.ends.Add(string(end.Code))
 	t.order = append(t.order, s.ID)
 	t.total++
 	for len(t.order) > keptClosed {
@@ -327,4 +357,17 @@ func (t *table) count(i *instance) (live int, closed int64) {
 		}
 	}
 	return live, t.total
+}
+
+// countBy returns how many sessions are live, but for the broker's own, by what name makes of their endpoints.
+func (t *table) countBy(name func(endpoint string) string) map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	live := map[string]int{}
+	for _, e := range t.live {
+		if !e.visit {
+			live[name(e.Endpoint)]++
+		}
+	}
+	return live
 }

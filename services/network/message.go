@@ -27,6 +27,7 @@ const (
 	MethodInspect  = "inspect"  // InspectRequest, answered with LeaseInfo
 	MethodWatch    = "watch"    // WatchRequest, a streaming call of Changes
 	MethodReload   = "reload"   // an empty map, answered with Reloaded
+	MethodCounters = "counters" // an empty map, answered with Counters
 )
 
 // The states of a lease.

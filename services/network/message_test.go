@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -121,7 +122,7 @@ type message interface{ Validate() error }
 func messages() []message {
 	return []message{
 		&network.AllocateRequest{}, &network.LeaseRef{}, &network.Withdrawal{}, &network.WitnessRequest{}, &network.ListRequest{}, &network.LookupRequest{},
-		&network.LeaseInfo{}, &network.LeasePage{}, &network.NetworkList{}, &network.InspectRequest{}, &network.WatchRequest{}, &network.Change{},
+		&network.LeaseInfo{}, &network.LeasePage{}, &network.NetworkList{}, &network.InspectRequest{}, &network.WatchRequest{}, &network.Change{}, &network.Counters{},
 	}
 }
 
@@ -143,6 +144,10 @@ func FuzzDecodeMessages(f *testing.F) {
 		network.NetworkList{Networks: []network.NetworkInfo{{
 			Name: "default", Prefixes: []string{"10.88.0.0/24"}, Total: 1 << 63, Cooling: 1, Quarantine: 1, DNS: []string{"10.88.0.1"}, Search: []string{"lab"},
 			Routes: []network.RouteInfo{{To: "10.0.0.0/8", Via: "10.88.0.1"}},
+		}}},
+		network.Counters{Reclaims: map[string]int64{"ok": 1}, Networks: []network.NetworkCounters{{
+			Name: "default", Held: 2, Free: 251, Leases: 2, Allocations: map[string]int64{"ok": 2, "exhausted": 1}, Ended: map[string]int64{network.WhySession: 0},
+			Time: network.Times{Bounds: []time.Duration{1, 2}, Counts: []int64{1, 0, 1}, Sum: 5},
 		}}},
 	} {
 		b, _, err := wire.MarshalFiles(m)

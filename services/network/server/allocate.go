@@ -21,8 +21,18 @@ const (
 // allocate serves network.MethodAllocate.
 func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (network.LeaseInfo, error) {
 	if r.Reclaim != "" {
-		return s.reclaim(ctx, r)
+		info, err := s.reclaim(ctx, r)
+		s.counters.reclaims.AddOutcome(err)
+		return info, err
 	}
+	began := time.Now()
+	info, err := s.lease(ctx, r)
+	s.counters.allocated(r.Network, err, time.Since(began))
+	return info, err
+}
+
+// lease serves a request for a new lease.
+func (s *Server) lease(ctx context.Context, r network.AllocateRequest) (network.LeaseInfo, error) {
 	w, err := s.wish(ctx, r)
 	if err != nil {
 		return network.LeaseInfo{}, err

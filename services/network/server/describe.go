@@ -18,6 +18,7 @@ var docs = map[string]string{
 	network.MethodInspect:  "one lease, by its id, an address or a hostname",
 	network.MethodWatch:    "the leases that the caller may see, and then each change",
 	network.MethodReload:   "has the service read its networks anew",
+	network.MethodCounters: "what the service has done since it was started, for monitoring",
 }
 
 // describe adds to each method what it does.

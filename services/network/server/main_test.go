@@ -354,6 +354,8 @@ func askFor(o order, s *session.Session) (ids []string, _ *wire.Error) {
 	case "inspect":
 		leases = make([]network.LeaseInfo, 1)
 		leases[0], err = network.Inspect(ctx, s, network.InspectRequest{Lease: o.Lease})
+	case "count":
+		_, err = network.Count(ctx, s)
 	case "watch": // the list that comes first
 		for c, failed := range network.Watch(ctx, s, network.WatchRequest{}) {
 			if err = failed; err != nil || c.Kind == network.ChangeSynced {

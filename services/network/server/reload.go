@@ -35,6 +35,7 @@ func (s *Server) Reload(networks []Network, limits Limits) error {
 		return err
 	}
 	s.limits = limits.withDefaults()
+	s.counters.know(networks)
 	s.replaceLocked(next)
 	return nil
 }

@@ -121,6 +121,9 @@ func (u user) seesWhatItMay(t *testing.T, all []user, operator bool, rule string
 	if e := u.order(order{Do: "reload"}).Error; e == nil || e.Code != reload {
 		t.Errorf("uid %d reloads the networks: %v, want %s", u.uid, e, reload)
 	}
+	if e := u.order(order{Do: "count"}).Error; operator != (e == nil) || e != nil && e.Code != wire.NotPermitted {
+		t.Errorf("uid %d asks for the counters: %v", u.uid, e)
+	}
 	if e := u.order(order{Do: "lookup", Hostname: "nobody"}).Error; e == nil || e.Code != wire.NotFound {
 		t.Errorf("uid %d looks up what nobody has: %v, want %s", u.uid, e, wire.NotFound)
 	}

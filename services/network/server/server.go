@@ -55,6 +55,8 @@ type Server struct {
 	stop   context.CancelFunc
 	own    sync.WaitGroup
 
+	counters *counters
+
 	renewing sync.Mutex // what is read last is applied last
 
 	mu       sync.Mutex
@@ -85,7 +87,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		conf: c, log: c.Logger, uid: uint32(os.Geteuid()), began: time.Now(), limits: c.Limits.withDefaults(),
 		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
-		spaces: spaces{},
+		spaces: spaces{}, counters: newCounters(c.Networks),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -248,6 +250,7 @@ func (s *Server) Mux() *services.Mux {
 	services.Handle(mux, network.MethodInspect, s.inspect)
 	services.HandleStreaming(mux, network.MethodWatch, s.watchLeases)
 	services.Handle(mux, network.MethodReload, s.reload)
+	services.Handle(mux, network.MethodCounters, s.count)
 	describe(mux)
 	return mux
 }

@@ -105,7 +105,9 @@ func (s *Server) endedLocked(l *lease, was state) {
 	if was == taken {
 		return
 	}
-	s.tellLocked(l, network.ChangeReleased, l.reason(was), time.Time{})
+	why := l.reason(was)
+	s.counters.networks.Of(l.segment.Name).ended.Add(why)
+	s.tellLocked(l, network.ChangeReleased, why, time.Time{})
 	if l.segment.Quarantine > 0 && slices.ContainsFunc(l.addresses, l.segment.cools) {
 		s.tellLocked(l, network.ChangeCooling, "", time.Now().Add(l.segment.Quarantine))
 	}
