@@ -44,6 +44,10 @@ func TestTheTreeKeepsItsLayers(t *testing.T) {
 				t.Errorf("%s imports yamux: only wire/session may", path)
 			case imported == "github.com/vmihailenco/msgpack/v5" && path != "wire":
 				t.Errorf("%s imports msgpack: only wire may", path)
+			case strings.HasPrefix(imported, "github.com/prometheus/") && path != "cmd/internal/metrics":
+				t.Errorf("%s imports %s: only cmd/internal/metrics may", path, imported)
+			case imported == own+"cmd/internal/metrics" && path != "cmd/brokerd":
+				t.Errorf("%s imports %s: only brokerd shows metrics", path, imported)
 			case imported == own+"broker" && !strings.HasPrefix(path, "cmd/") && path != "broker/brokertest":
 				t.Errorf("%s imports broker: only commands and brokertest may", path)
 			case strings.HasPrefix(path, "broker") && strings.HasPrefix(imported, own+"services/network"):

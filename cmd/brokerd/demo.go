@@ -31,7 +31,8 @@ It needs nothing but this program, touches nothing but a temporary folder, and e
   3. The network service is SIGKILLed: every runtime ends its container.
   4. The broker is SIGKILLed and started again: sessions and leases do not notice.
 
-What it reports comes from the lists of the broker and the network service, and from /proc.
+What it reports comes from the lists of the broker and the network service, and from /proc. What these count is compared with what the
+demo has done.
 
 exit codes: 0 all of it held, 1 it did not, 2 usage
 

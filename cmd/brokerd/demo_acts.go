@@ -212,10 +212,14 @@ func (s *stage) killNetworkService(ctx context.Context) error {
 	for _, c := range containers {
 		defer c.close()
 	}
+	if err := s.checkCounted(ctx, tally{starts: 1, open: liveContainers, held: liveContainers, ended: s.containers}); err != nil {
+		return err
+	}
 	killed, err := killProcess(service.PID)
 	if err != nil {
 		return err
 	}
+	s.leased.Store(0)
 	patience, cancel := context.WithTimeout(ctx, demoPatience)
 	defer cancel()
 	times := awaitGone(patience, containers, killed)
@@ -233,7 +237,7 @@ func (s *stage) killNetworkService(ctx context.Context) error {
 		}
 	}
 	s.check(lost == liveContainers, "%d runtimes exited with %d, which says that a network was lost", lost, exitLost)
-	return nil
+	return s.checkCounted(ctx, tally{starts: 1, kills: 1, lost: liveContainers})
 }
 
 // killProcess kills a process, and returns the moment before.

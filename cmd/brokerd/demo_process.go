@@ -33,7 +33,9 @@ func (s *stage) start(ctx context.Context, role ...string) (*exec.Cmd, *bufio.Sc
 // startBroker starts the broker; whoever opens a session waits for it.
 func (s *stage) startBroker(ctx context.Context) (err error) {
 	// The folder has no service files: those of this machine are none of the demo's.
-	s.broker, _, err = s.start(ctx, "serve", "--socket", s.socket, "--config-dir", s.folder, "--network", network.DefaultNetwork+"="+s.prefix)
+	s.broker, _, err = s.start(ctx, "serve", "--socket", s.socket, "--config-dir", s.folder, "--network", network.DefaultNetwork+"="+s.prefix,
+		"--metrics", s.metrics())
+	s.opened.Store(0)
 	return err
 }
 
@@ -49,6 +51,8 @@ func (s *stage) startRuntime(ctx context.Context, name string) (*runtimeProcess,
 	if err != nil {
 		return nil, err
 	}
+	s.opened.Add(1)
+	s.leased.Add(1)
 	return &runtimeProcess{name: name, cmd: cmd, lines: lines}, nil
 }
 

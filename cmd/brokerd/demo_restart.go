@@ -64,6 +64,9 @@ func (s *stage) restartUnderProbe(ctx context.Context, before []network.LeaseInf
 	if err := pause(ctx, probeMargin); err != nil {
 		return nil, err
 	}
+	if err := s.checkCounted(ctx, tally{starts: 2, kills: 1, lost: liveContainers, open: len(ids), held: liveContainers}); err != nil {
+		return nil, err
+	}
 	killed := time.Now()
 	s.broker.Process.Kill()
 	s.broker.Wait()
@@ -131,7 +134,7 @@ func (s *stage) checkUntouched(ctx context.Context, service broker.ServiceInfo, 
 	}
 	s.check(now.PID == service.PID && now.Instance == service.Instance && slices.Equal(pids, []int{service.PID}),
 		"the network service is still instance %d, process %d, and the only one in /proc", now.Instance, now.PID)
-	return nil
+	return s.checkCounted(ctx, tally{open: liveContainers, held: liveContainers})
 }
 
 // A probe calls a session every few milliseconds. Its fields are read when run has returned.

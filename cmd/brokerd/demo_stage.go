@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,6 +41,8 @@ type stage struct {
 	log        *os.File // what all processes log
 	broker     *exec.Cmd
 	live       []*runtimeProcess // the runtimes of the live containers
+	opened     atomic.Int64      // sessions with the network service, since the broker was started
+	leased     atomic.Int64      // leases, since the network service was started
 	failed     []string          // what did not hold
 }
 
@@ -156,6 +159,9 @@ func clearProgress() {
 func (s *stage) open(ctx context.Context, endpoint string) (*client.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, demoPatience)
 	defer cancel()
+	if endpoint == network.Endpoint {
+		s.opened.Add(1)
+	}
 	return client.Dial(ctx, endpoint, s.options())
 }
 

@@ -152,6 +152,16 @@ func (d *demoRun) show(t *testing.T) {
 	if acts := bytes.Count(out, []byte("\n   OK")); acts < 10 {
 		t.Errorf("the demo says %d times that something held, want 10 or more:\n%s", acts, out)
 	}
+	for _, counted := range []string{ // by each broker and network service, at the end of either
+		"started 1, killed 0; leases allocated 52, held 20, given back 32\n",
+		"open 0, lost 20; network service started 1, killed 1; leases allocated 0, held 0, given back 0\n",
+		"open 21, lost 20; network service started 2, killed 1; leases allocated 20, held 20, given back 0\n",
+		"opened 1, open 20, lost 0; network service started 0, killed 0; leases allocated 20, held 20, given back 0\n",
+	} {
+		if !bytes.Contains(out, []byte(counted)) {
+			t.Errorf("the metrics have not said %q:\n%s", counted, out)
+		}
+	}
 	if bytes.ContainsAny(out, "\r\x1b") {
 		t.Errorf("progress is shown where it cannot be overwritten:\n%q", out)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/cmd/internal/metrics"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
@@ -28,9 +30,12 @@ with --network; without both there is ` + defaultNetwork + `.
 When brokerd is stopped it stops what it has started, too, unless --leave-instances is given. When it is killed, or with that flag,
 sessions and services live on and the next brokerd takes them up.
 
+With --metrics it counts for Prometheus, at a Unix socket of its own user or at an address; docs/operating.md lists what.
+
 examples:
   brokerd serve --network default=10.88.0.0/24 --network lab=10.99.0.0/16
-  brokerd serve --system --leave-instances`
+  brokerd serve --system --leave-instances
+  brokerd serve --metrics unix:/run/fairlead/metrics.sock`
 
 // serveMain is brokerd serve.
 func serveMain(args []string) int {
@@ -39,6 +44,7 @@ func serveMain(args []string) int {
 	which := flagsOfConfig(flags, "be the system's broker, at "+socket.SystemPath, "be this user's broker, also as root")
 	leave := flags.Bool("leave-instances", false, "when stopped, leave sessions and services alone for the next brokerd")
 	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
+	place := flags.String("metrics", "", "serve metrics for Prometheus at `unix:PATH|ADDRESS`, as 127.0.0.1:9464")
 	logging := cli.AddLogFlags(flags, slog.LevelInfo)
 	if code, ok := parse(flags, args, serveHelp); !ok {
 		return code
@@ -57,6 +63,9 @@ func serveMain(args []string) int {
 		source.folders = folders
 		_, err = source.path()
 	}
+	if err == nil && *place != "" {
+		*place, err = metrics.Check(*place)
+	}
 	if err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitUsage
@@ -69,15 +78,15 @@ func serveMain(args []string) int {
 		folders: folders, network: networkService(where, source.flags(), logging.Given()...), systemd: manager{log}, again: make(chan struct{}, 1),
 	}
 	c := broker.Config{Socket: where, Load: config.load, LeaveInstances: *leave, Version: cli.Version(), Logger: log}
-	if err := serve(c, config, source); err != nil {
+	if err := serve(c, config, source, *place); err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitFailed
 	}
 	return exitOK
 }
 
-// serve is the broker until it is told to stop.
-func serve(c broker.Config, config *config, source *networkSource) (err error) {
+// serve is the broker until it is told to stop. Where place is not empty it serves metrics there.
+func serve(c broker.Config, config *config, source *networkSource, place string) (err error) {
 	systemd := config.systemd
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -87,17 +96,27 @@ func serve(c broker.Config, config *config, source *networkSource) (err error) {
 	if c.Listener, err = inherited(c.Socket); err != nil {
 		return err
 	}
+	var scraped net.Listener
+	if place != "" {
+		if scraped, err = metrics.Listen(place); err != nil {
+			return err
+		}
+		defer scraped.Close()
+	}
 	b, err := broker.New(c)
 	if err != nil {
 		return err
 	}
 	c.Logger.Info("broker started", "socket", c.Socket, "peer", os.Getpid(), "uid", os.Geteuid())
 	systemd.tell(ready)
-	var signals sync.WaitGroup
-	signals.Go(func() { heed(b, reload, c.Logger, systemd) })
-	renewing, done := context.WithCancel(ctx)
-	signals.Go(func() { source.renewOn(renewing, config.again, c.Socket, c.Logger) })
-	defer signals.Wait()
+	var work sync.WaitGroup
+	work.Go(func() { heed(b, reload, c.Logger, systemd) })
+	serving, done := context.WithCancel(ctx)
+	work.Go(func() { source.renewOn(serving, config.again, c.Socket, c.Logger) })
+	if scraped != nil {
+		work.Go(func() { metrics.Serve(serving, scraped, b, c.Logger) })
+	}
+	defer work.Wait()
 	defer done()
 	err = b.Serve(ctx)
 	c.Logger.Info("broker stopped", "socket", c.Socket)

@@ -1,0 +1,4 @@
+package metrics
+
+// For tests: a listener that accepts so many connections at a time.
+var NewBounded = newBounded
