@@ -72,11 +72,14 @@ func Owner(file syscall.Conn) (uid uint32, err error) {
 	return uid, nil
 }
 
+// FirstOwn is the smallest number that Number makes. Those that the kernel gives are the smallest that are free, and so never as large.
+const FirstOwn = 1 << 30
+
 // tries is how many random numbers are tried.
 const tries = 8
 
-// Number has the kernel tell the end of the namespace in file, by the number that it returns. One that the namespace has already stays; a new one is random and
-// large, so that no other namespace gets it later: those that the kernel gives are the smallest. The error is EPERM without CAP_NET_ADMIN.
+// Number has the kernel tell the end of the namespace in file, by the number that it returns. One that the namespace has already stays, as the kernel changes
+// none; a new one is random and at least FirstOwn, so that no other namespace gets it later. The error is EPERM without CAP_NET_ADMIN.
 func Number(file syscall.Conn) (nsid int32, err error) {
 	err = control(file, func(fd int) error {
 		for range tries {
@@ -84,7 +87,7 @@ func Number(file syscall.Conn) (nsid int32, err error) {
 			if err != nil || nsid >= 0 {
 				return err
 			}
-			wanted := uint32(1<<30 + rand.IntN(1<<30-1))
+			wanted := uint32(FirstOwn + rand.IntN(FirstOwn-1))
 			_, err = ask(unix.RTM_NEWNSID, attribute(unix.NETNSA_FD, uint32(fd)), attribute(unix.NETNSA_NSID, wanted))
 			if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOSPC) { // it has one by now, or somebody has this one
 				return err

@@ -85,7 +85,7 @@ func TestTheEndOfANumberedNamespaceIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if number < 1<<30 {
+	if number < netns.FirstOwn {
 		t.Errorf("its number is %d, which the kernel may give to another", number)
 	}
 	if again, err := netns.Number(file); again != number || err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -17,8 +18,16 @@ import (
 // A space is what is written down about a network namespace that is a witness. Nothing of it is kept open.
 type space struct {
 	netns.ID
-	Number int32    `json:"nsid"` // by which the kernel tells its end, to
-	Home   netns.ID `json:"home"` // this one, in which the service was
+	Unique uint64   `json:"unique,omitempty"` // no other ever has it; 0: the kernel tells none
+	Number int32    `json:"nsid"`             // by which the kernel tells its end, to
+	Home   netns.ID `json:"home"`             // this one, in which the service was
+}
+
+// is reports whether the namespace in file is this one, as far as can be told.
+func (sp space) is(file *os.File) bool {
+	id, err := netns.Identify(file)
+	unique := netns.Unique(file)
+	return err != nil || id == sp.ID && (unique == sp.Unique || unique == 0 || sp.Unique == 0)
 }
 
 // spaces are the keepers that are namespaces, by their numbers. The Server's mutex guards them.
@@ -61,7 +70,7 @@ func (s *Server) hear(ctx context.Context) {
 			return
 		case err != nil: // some news were lost
 			s.log.Warn("news of network namespaces were lost: all are asked for", "err", err)
-			s.askSpaces()
+			s.askSpaces(true)
 			if !errors.Is(err, unix.ENOBUFS) {
 				pause(ctx, retryPause)
 			}
@@ -71,26 +80,36 @@ func (s *Server) hear(ctx context.Context) {
 	}
 }
 
-// spacesGone lets go what the namespaces of these numbers kept. A number that exists is another's by now, or was when the news left: which of the two cannot be
-// told, so its keepers stay.
+// spacesGone lets go what the namespaces of these numbers kept. A number that exists is another's by now, or was when the news left.
 func (s *Server) spacesGone(numbers []int32) {
 	for _, number := range numbers {
-		s.mu.Lock()
-		watched := len(s.spaces[number]) > 0
-		s.mu.Unlock()
-		if watched {
-			s.askSpace(number)
-		}
+		s.askSpace(number, true)
 	}
 }
 
-// askSpace asks the kernel for one number.
-func (s *Server) askSpace(number int32) {
+// askSpace asks the kernel for one number. One that it has given itself may be another namespace's since: closely asked, this is looked for. Where who has the number
+// is not found, its keepers stay.
+func (s *Server) askSpace(number int32, closely bool) {
 	s.mu.Lock()
-	asked := slices.Clone(s.spaces[number]) // those that come while the kernel is asked are not meant
+	asked := slices.DeleteFunc(slices.Clone(s.spaces[number]), func(k *keeper) bool { return k.space.Home != s.home }) // those that come meanwhile are not meant
 	s.mu.Unlock()
-	if exists, err := netns.Exists(number); exists || err != nil {
+	if len(asked) == 0 {
 		return
+	}
+	exists, err := netns.Exists(number)
+	if err != nil {
+		return
+	}
+	if exists {
+		if !closely || number >= netns.FirstOwn {
+			return
+		}
+		file := netns.Find(number)
+		if file == nil {
+			return
+		}
+		asked = slices.DeleteFunc(asked, func(k *keeper) bool { return k.space.is(file) })
+		file.Close()
 	}
 	s.mu.Lock()
 	defer s.unlock()
@@ -99,18 +118,13 @@ func (s *Server) askSpace(number int32) {
 	}
 }
 
-// askSpaces asks the kernel for all namespaces.
-func (s *Server) askSpaces() {
+// askSpaces asks the kernel for all namespaces, as askSpace does.
+func (s *Server) askSpaces(closely bool) {
 	s.mu.Lock()
-	var numbers []int32
-	for number, keepers := range s.spaces {
-		if keepers[0].space.Home == s.home {
-			numbers = append(numbers, number)
-		}
-	}
+	numbers := slices.Collect(maps.Keys(s.spaces))
 	s.mu.Unlock()
 	for _, number := range numbers {
-		s.askSpace(number)
+		s.askSpace(number, closely)
 	}
 }
 
@@ -118,7 +132,7 @@ func (s *Server) askSpaces() {
 func (s *Server) ask() error {
 	err := s.watch.Ask()
 	if err == nil {
-		s.askSpaces()
+		s.askSpaces(false)
 	}
 	return err
 }
@@ -139,7 +153,7 @@ func (s *Server) spaceWitness(h *holder, file *os.File, id netns.ID) (*keeper, e
 	case err != nil:
 		return nil, wire.Errorf(wire.Unavailable, "witness: %v", err)
 	}
-	return s.newSpace(space{ID: id, Number: number, Home: s.home}), nil
+	return s.newSpace(space{ID: id, Unique: netns.Unique(file), Number: number, Home: s.home}), nil
 }
 
 // newSpace has a namespace watched.
@@ -159,7 +173,7 @@ func (s *Server) restoreSpace(sp space) *keeper {
 			sp.Inode))
 		return k
 	}
-	s.askSpace(sp.Number)
+	s.askSpace(sp.Number, true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k.gone {

@@ -1,8 +1,10 @@
 package server_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -45,14 +47,13 @@ func inside(t *testing.T, path string) (c *child, file *os.File) {
 	return c, file
 }
 
-// leaveTo allocates with a witness and ends the session.
-func leaveTo(t *testing.T, path, hostname string, witness *os.File) *network.Lease {
+// leaveTo has a process allocate with a witness, which is closed here, and end.
+func leaveTo(t *testing.T, path, hostname string, witness *os.File) {
 	t.Helper()
-	c := open(t, path)
-	l := allocate(t, c, network.Request{Hostname: hostname, Witness: witness})
+	holder := run(t, "holder", path)
+	holder.allocate(order{Hostname: hostname, Space: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), witness.Fd())})
 	witness.Close()
-	c.Close()
-	return l
+	holder.end()
 }
 
 // heldCount returns how many addresses are held, without the service asking for namespaces.
@@ -116,14 +117,8 @@ func TestAPinnedNetworkNamespaceKeepsItsLeaseUntilItIsUnmounted(t *testing.T) {
 	leavesNothing(t)
 	s := newCrashing(t, "default=10.9.0.0/24")
 	in, file := inside(t, s.path())
-	pin := s.dir + "/pin"
-	if err := os.WriteFile(pin, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", in.pid()), pin, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("a namespace cannot be mounted here: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(pin, unix.MNT_DETACH) })
+	path := s.dir + "/pin"
+	pin(t, fmt.Sprintf("/proc/%d/ns/net", in.pid()), path)
 	leaveTo(t, s.path(), "web", file)
 	in.kill()
 	s.crash() // by the next instance it is known, too
@@ -132,7 +127,7 @@ func TestAPinnedNetworkNamespaceKeepsItsLeaseUntilItIsUnmounted(t *testing.T) {
 		t.Fatalf("it is mounted, and there is %+v", leases)
 	}
 	begun := time.Now()
-	if err := unix.Unmount(pin, unix.MNT_DETACH); err != nil {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the lease is over", func() bool { return len(list(t, c)) == 0 })
@@ -161,6 +156,115 @@ func TestANamespaceThatEndsWhileNobodyListensEndsItsLease(t *testing.T) {
 	}
 	lives.kill()
 	until(t, "the other one is over, too", func() bool { return heldCount(t, c)+uint64(len(list(t, c))) == 0 })
+}
+
+// number gives a namespace a number, as the kernel gives one to each that a link leads to: see rtnetlink(7).
+func number(t *testing.T, file *os.File, nsid uint32) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	message := make([]byte, unix.SizeofNlMsghdr+4, 64)
+	native := binary.NativeEndian
+	native.PutUint16(message[4:], unix.RTM_NEWNSID)
+	native.PutUint16(message[6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	for kind, value := range map[uint16]uint32{unix.NETNSA_FD: uint32(file.Fd()), unix.NETNSA_NSID: nsid} {
+		message = native.AppendUint16(message, unix.SizeofRtAttr+4)
+		message = native.AppendUint32(native.AppendUint16(message, kind), value)
+	}
+	native.PutUint32(message, uint32(len(message)))
+	answer := make([]byte, 4096)
+	until(t, "the number is given", func() bool { // it may still be that of one which is just going
+		err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err == nil {
+			_, _, err = unix.Recvfrom(fd, answer, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return native.Uint32(answer[unix.SizeofNlMsghdr:]) == 0
+	})
+}
+
+func TestANumberThatAnotherNamespaceHasGotSinceKeepsNoLease(t *testing.T) {
+	needsSpaces(t)
+	low := 1<<20 + rand.Uint32N(1<<29) // as the kernel's own, but nobody else's
+	for _, test := range []struct {
+		name      string
+		meanwhile func(t *testing.T, s *crashing, change func())
+		mounted   bool // the other one, and no process is in it
+	}{
+		{"while no instance runs", func(t *testing.T, s *crashing, change func()) { s.now.kill(); change(); s.crash() }, false},
+		{"while no instance runs, and is mounted", func(t *testing.T, s *crashing, change func()) { s.now.kill(); change(); s.crash() }, true},
+		{"before what the kernel tells is read", func(t *testing.T, s *crashing, change func()) {
+			s.now.cmd.Process.Signal(syscall.SIGSTOP)
+			if err := unix.Waitid(unix.P_PID, s.now.pid(), nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+				t.Fatal(err)
+			}
+			change()
+			s.now.cmd.Process.Signal(syscall.SIGCONT)
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			leavesNothing(t)
+			s := newCrashing(t, "default=10.9.0.0/24")
+			in, file := inside(t, "")
+			number(t, file, low)
+			kept := netns.Unique(file)
+			leaveTo(t, s.path(), "web", file)
+			var other *child
+			test.meanwhile(t, s, func() {
+				in.kill()
+				until(t, "the number is free", func() bool { exists, err := netns.Exists(int32(low)); return !exists && err == nil })
+				var file *os.File
+				other, file = inside(t, "")
+				number(t, file, low)
+				if kept == 0 || kept == netns.Unique(file) {
+					t.Skip("this kernel has no unique numbers of namespaces, and the other one may have the same inode")
+				}
+				if test.mounted {
+					pin(t, fmt.Sprintf("/proc/%d/ns/net", other.pid()), s.dir+"/pin")
+					other.kill()
+				}
+				file.Close()
+			})
+			c := open(t, s.path())
+			until(t, "the lease is over", func() bool { return heldCount(t, c)+uint64(len(list(t, c))) == 0 })
+			if exists, err := netns.Exists(int32(low)); !exists || err != nil {
+				t.Errorf("the other one has gone meanwhile: %v, %v", exists, err)
+			}
+		})
+	}
+}
+
+func TestANamespaceThatTheKernelHasNumberedKeepsItsLeaseOverARestart(t *testing.T) {
+	needsSpaces(t)
+	leavesNothing(t)
+	s := newCrashing(t, "default=10.9.0.0/24")
+	in, file := inside(t, "")
+	number(t, file, 1<<20+rand.Uint32N(1<<29))
+	leaveTo(t, s.path(), "web", file)
+	s.crash()
+	c := open(t, s.path())
+	if leases := list(t, c); len(leases) != 1 || len(leases[0].Witnesses) == 0 {
+		t.Errorf("it lives, and there is %+v", leases)
+	}
+	in.kill()
+	until(t, "the lease is over", func() bool { return len(list(t, c)) == 0 })
+}
+
+// pin mounts a namespace at a path until the test ends, or skips the test where that cannot be.
+func pin(t *testing.T, namespace, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(namespace, path, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("a namespace cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(path, unix.MNT_DETACH) })
 }
 
 func TestNewsOfNamespacesThatAreLostAreAskedFor(t *testing.T) {
@@ -266,15 +370,9 @@ func TestWhoseNamespaceMayBeAWitness(t *testing.T) {
 		}
 	}
 	// A user may open what root has made, and mounted for all to read.
-	pin := s.dir + "/pin"
-	if err := os.WriteFile(pin, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(foreign, pin, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("a namespace cannot be mounted here: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(pin, unix.MNT_DETACH) })
-	if a := user.order(order{Do: "allocate", Space: pin}); a.Error == nil || a.Error.Code != wire.NotPermitted {
+	path := s.dir + "/pin"
+	pin(t, foreign, path)
+	if a := user.order(order{Do: "allocate", Space: path}); a.Error == nil || a.Error.Code != wire.NotPermitted {
 		t.Errorf("a user, root's: %v", a.Error)
 	}
 	if held := spacesOf(t, s.now.pid()); len(held) > 0 {
