@@ -54,10 +54,7 @@ func (s *Server) lease(ctx context.Context, r network.AllocateRequest) (network.
 
 // hold records a lease that was taken, after which it is held. If that fails, or nobody waits for it any more, it is over.
 func (s *Server) hold(ctx context.Context, l *lease) error {
-	s.mu.Lock()
-	e := l.entry()
-	s.mu.Unlock()
-	recordErr := s.record.append(ctx, e)
+	recordErr := s.record.append(ctx, func() entry { return s.line(l) })
 	s.mu.Lock()
 	var err error
 	switch {

@@ -24,6 +24,9 @@ func (s *Server) InDoubt() bool {
 	return s.doubt != nil
 }
 
+// Copy has a record written anew when it has more than twice its lines and slack more, step leases at a time.
+func Copy(slack, step int) { copySlack, copyStep = slack, step }
+
 // An Entry is a line of the record.
 type Entry = entry
 

@@ -116,6 +116,7 @@ func (s *Server) endLocked(l *lease) {
 	}
 	l.disown()
 	g := l.segment
+	s.copied.passLocked(l)
 	g.leave(l, s.now())
 	was := l.state
 	if was != taken && l.hostname != "" && !g.Forgets {
@@ -203,6 +204,16 @@ func (l *lease) entry() entry {
 		}
 	}
 	return e
+}
+
+// line returns what the record is to say of a lease at this moment.
+func (s *Server) line(l *lease) entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.state == over {
+		return entry{Kind: entryFree, Lease: l.id}
+	}
+	return l.entry()
 }
 
 // wireHolder returns who has the lease, for an error.

@@ -56,6 +56,13 @@ func TestMain(m *testing.M) {
 			fmt.Println("no trap:", err)
 			return
 		}
+		fallthrough
+	case "copying":
+		if len(os.Args) > 5 {
+			slack, _ := strconv.Atoi(os.Args[4])
+			step, _ := strconv.Atoi(os.Args[5])
+			server.Copy(slack, step)
+		}
 		serviceMain(os.Args[1], os.Args[2], os.Args[3])
 	case "mounted":
 		mountedMain(os.Args[1], os.Args[2], os.Args[3])

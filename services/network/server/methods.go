@@ -103,7 +103,7 @@ func (s *Server) addWitness(ctx context.Context, r network.WitnessRequest) (any,
 	if err != nil || !added {
 		return nil, err
 	}
-	if err := s.record.append(ctx, entry{Kind: entryWitness, Lease: l.id, Process: k.id, Space: k.space}); err != nil {
+	if err := s.record.append(ctx, func() entry { return entry{Kind: entryWitness, Lease: l.id, Process: k.id, Space: k.space} }); err != nil {
 		s.mu.Lock()
 		l.keepers = slices.DeleteFunc(l.keepers, func(other *keeper) bool { return other == k })
 		s.dropLocked(k, l)

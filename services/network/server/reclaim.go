@@ -48,10 +48,8 @@ func (s *Server) reclaim(ctx context.Context, r network.AllocateRequest) (networ
 	s.mu.Lock()
 	former := process.ID{}
 	l, err := s.reclaimLocked(h, k, r)
-	var e entry
 	if err == nil {
 		former, l.former = l.former, h.id
-		e = l.entry()
 	}
 	if k != nil {
 		s.releaseLocked(k) // unless the lease has it
@@ -60,7 +58,7 @@ func (s *Server) reclaim(ctx context.Context, r network.AllocateRequest) (networ
 	if err != nil {
 		return network.LeaseInfo{}, err
 	}
-	return s.settle(h, l, former, r.Secret, s.record.append(ctx, e))
+	return s.settle(h, l, former, r.Secret, s.record.append(ctx, func() entry { return s.line(l) }))
 }
 
 // reclaimLocked gives a lease that no session holds to h, with k as a further witness, if that is not nil. A session that holds it already gets it again.

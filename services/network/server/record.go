@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// rewriteSlack is how many lines a record may have beside those of the leases that are held before it is written anew.
-const rewriteSlack = 1024
+// laterStep is how many entries that wait are written at a time.
+const laterStep = 64
 
 // A record writes down which leases are held by whom, for the next instance to read after a crash.
 //
@@ -23,21 +21,19 @@ const rewriteSlack = 1024
 // next instance would ask the kernel for a holder that is gone, or keep an address for longer than needed. Nothing is flushed to disk: a process's
 // death loses nothing that it has written, and no lease outlives the machine.
 //
-// What the table holds is in the table first and in the record then, so that writing the record anew from the table misses nothing.
+// What the table holds is in the table first and in the record then, so that copying the table misses nothing.
 type record struct {
-	folder   string
-	boot     string
-	snapshot func() []entry // of the table
-	log      *slog.Logger
+	folder string
+	boot   string
+	table  *table
+	log    *slog.Logger
 
 	// turn has one place: who has put its token there may use the files, and guards what follows.
-	turn       chan struct{}
-	file       *os.File // nil: it must be written anew
-	generation int64
-	size       int64
-	lines      int
-	limit      int // lines at which it is written anew
-	closed     bool
+	turn   chan struct{}
+	now    *roll // nil: it must be written anew
+	next   *copying
+	limit  int // lines at which it is written anew
+	closed bool
 
 	wanted chan struct{} // sent to when something waits
 
@@ -47,8 +43,8 @@ type record struct {
 }
 
 // newRecord returns a record that is not opened yet.
-func newRecord(folder, boot string, snapshot func() []entry, log *slog.Logger) *record {
-	return &record{folder: folder, boot: boot, snapshot: snapshot, log: log, turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1)}
+func newRecord(folder, boot string, table *table, log *slog.Logger) *record {
+	return &record{folder: folder, boot: boot, table: table, log: log, turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1)}
 }
 
 // open makes the folder and begins a record of what the table holds.
@@ -61,15 +57,15 @@ func (r *record) open() error {
 
 func (r *record) path() string { return filepath.Join(r.folder, recordName) }
 
-// append writes e and returns when it is in the record.
-func (r *record) append(ctx context.Context, e entry) error {
+// append writes an entry, which is made when it is its turn, and returns when it is in the record.
+func (r *record) append(ctx context.Context, make func() entry) error {
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return r.write(e)
+	return r.write(make())
 }
 
 // write appends entries, in one write. If that fails none of them is in the record. Where the file was removed, or could not be left whole, it is
@@ -78,21 +74,18 @@ func (r *record) write(entries ...entry) error {
 	if r.closed {
 		return fmt.Errorf("write the record of leases: %w", os.ErrClosed)
 	}
-	if r.file == nil || r.removed() {
+	if r.now == nil || r.removed() {
 		return r.rewrite()
 	}
-	var text []byte
-	for _, e := range entries {
-		text = append(text, e.encode()...)
-	}
-	if _, err := r.file.Write(text); err != nil {
-		if cutErr := r.file.Truncate(r.size); cutErr != nil {
+	if err := r.now.append(entries); err != nil {
+		if r.now.cut() != nil {
 			r.close()
 		}
 		return fmt.Errorf("write the record of leases: %w", err)
 	}
-	r.size += int64(len(text))
-	r.lines += len(entries)
+	if r.next != nil {
+		r.next.missed = append(r.next.missed, entries...)
+	}
 	r.sign()
 	return nil
 }
@@ -100,7 +93,7 @@ func (r *record) write(entries ...entry) error {
 // removed reports whether somebody removed or replaced the file, so that the next instance would not find it.
 func (r *record) removed() bool {
 	var own, there unix.Stat_t
-	raw, err := r.file.SyscallConn()
+	raw, err := r.now.file.SyscallConn()
 	if err != nil {
 		return true
 	}
@@ -113,7 +106,7 @@ func (r *record) removed() bool {
 
 // sign notes how long the record is. If that fails, the old sign stands: the record is longer than it says, which is right too.
 func (r *record) sign() {
-	text := sign{boot: r.boot, generation: r.generation, size: r.size}.encode()
+	text := sign{boot: r.boot, generation: r.now.generation, size: r.now.size}.encode()
 	file, err := openRegular(filepath.Join(r.folder, signName), os.O_WRONLY|os.O_CREATE)
 	if err == nil {
 		_, err = file.WriteAt(text, 0)
@@ -124,50 +117,11 @@ func (r *record) sign() {
 	}
 }
 
-// rewrite replaces the record by one of what the table holds. If that fails the old one stays as it is.
-func (r *record) rewrite() error {
-	later, anew := r.takeLater() // the table knows them
-	head := entry{Kind: entryHead, Version: recordVersion, Boot: r.boot, Generation: time.Now().UnixNano()}
-	entries := append([]entry{head}, r.snapshot()...)
-	var text bytes.Buffer
-	for _, e := range entries {
-		text.Write(e.encode())
-	}
-	file, err := replace(r.path(), text.Bytes())
-	if err != nil {
-		r.giveBack(later, anew)
-		r.limit = 2*r.lines + rewriteSlack // not again at once
-		return fmt.Errorf("write the record of leases: %w", err)
-	}
-	r.close()
-	r.file, r.generation, r.size, r.lines = file, head.Generation, int64(text.Len()), len(entries)
-	r.limit = 2*r.lines + rewriteSlack
-	r.sign()
-	return nil
-}
-
-// replace puts a new file with text at path, and returns it open for appending.
-func replace(path string, text []byte) (*os.File, error) {
-	next := path + ".new"
-	os.Remove(next) // whatever an earlier instance, or somebody else, left there
-	file, err := openRegular(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
-	if err != nil {
-		return nil, err
-	}
-	if _, err = file.Write(text); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close(), os.Remove(next))
-	}
-	return file, nil
-}
-
 // close lets the file go; the record has to be written anew.
 func (r *record) close() {
-	if r.file != nil {
-		r.file.Close()
-		r.file = nil
+	if r.now != nil {
+		r.now.file.Close()
+		r.now = nil
 	}
 }
 
@@ -194,23 +148,22 @@ func (r *record) wake() {
 	}
 }
 
-// takeLater takes what waits to be written.
-func (r *record) takeLater() (later []entry, anew bool) {
+// waiting returns the first entries that wait to be written. They wait until written is told how many were.
+func (r *record) waiting() []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	later, anew = r.later, r.anew
-	r.later, r.anew = nil, false
-	return later, anew
+	return r.later[:min(len(r.later), laterStep)]
 }
 
-// giveBack has what could not be written wait again.
-func (r *record) giveBack(later []entry, anew bool) {
+func (r *record) written(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.later, r.anew = append(later, r.later...), r.anew || anew
+	if r.later = r.later[n:]; len(r.later) == 0 {
+		r.later = nil
+	}
 }
 
-// tend writes what waits, until ctx ends, and then what is left, and closes the record.
+// tend writes what waits, until ctx ends, and then what is left, and closes the record. Between each two steps others have their turn.
 func (r *record) tend(ctx context.Context) {
 	for done := false; !done; {
 		select {
@@ -218,33 +171,31 @@ func (r *record) tend(ctx context.Context) {
 		case <-ctx.Done():
 			done = true
 		}
-		r.turn <- struct{}{}
-		if err := r.tidy(); err != nil {
-			r.log.Warn("after a crash of this instance addresses would be kept for longer than needed", "err", err)
+		for more := true; more; {
+			r.turn <- struct{}{}
+			more = r.tidy()
+			if done && !more {
+				r.abandon()
+				r.close()
+				r.closed = true
+			}
+			<-r.turn
 		}
-		if done {
-			r.close()
-			r.closed = true
-		}
-		<-r.turn
 	}
 }
 
-// tidy writes what waits, or all anew where that is wanted or too much of it is of leases that are over.
-func (r *record) tidy() error {
-	later, anew := r.takeLater()
-	if anew || r.lines+len(later) > r.limit {
-		r.giveBack(nil, anew)
-		if r.rewrite() == nil {
-			return nil
+// tidy does one step of what is to be done, and reports whether there is more.
+func (r *record) tidy() (more bool) {
+	if later := r.waiting(); len(later) > 0 {
+		if err := r.write(later...); err != nil {
+			r.log.Warn("after a crash of this instance addresses would be kept for longer than needed", "err", err)
+			return false
 		}
+		r.written(len(later))
 	}
-	if len(later) == 0 {
-		return nil
+	if err := r.shorten(); err != nil {
+		r.log.Warn("the record of leases has more lines than it needs", "err", err)
+		return false
 	}
-	err := r.write(later...)
-	if err != nil {
-		r.giveBack(later, false)
-	}
-	return err
+	return r.next != nil || len(r.waiting()) > 0
 }

@@ -64,6 +64,7 @@ type Server struct {
 	segments map[string]*segment
 	limits   Limits
 	leases   map[string]*lease
+	copied   table          // these, as they are written to a new record
 	byUID    map[uint32]int // how many leases a user has
 	holders  map[*session.Session]*holder
 	doubt    *doubt // nil: all that is held is known
@@ -89,6 +90,7 @@ func New(c Config) (*Server, error) {
 		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
 		spaces: spaces{}, counters: newCounters(c.Networks),
 	}
+	s.copied.server = s
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -122,7 +124,7 @@ func (s *Server) begin() error {
 	if err != nil {
 		return err
 	}
-	s.record = newRecord(s.conf.StateDir, self.Boot, s.snapshot, s.log)
+	s.record = newRecord(s.conf.StateDir, self.Boot, &s.copied, s.log)
 	if read.version > 0 {
 		if err := os.Rename(s.record.path(), aside(s.record.path(), read.version)); err != nil {
 			return fmt.Errorf("set the record of leases aside, which is of version %d: %w", read.version, err)
@@ -206,23 +208,6 @@ func (s *Server) unlock() {
 		}
 		u.handle.Close()
 	}
-}
-
-// snapshot returns what the record is to say.
-func (s *Server) snapshot() []entry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var entries []entry
-	if s.doubt != nil { // also where it is not known yet whether there is a reason: this instance may be killed before it is
-		entries = append(entries, entry{Kind: entryDoubt})
-		for k := range s.doubt.suspects {
-			entries = append(entries, entry{Kind: entrySuspect, Process: k.id})
-		}
-	}
-	for _, l := range s.leases {
-		entries = append(entries, l.entry())
-	}
-	return entries
 }
 
 // segmentLocked returns the network that a request names.

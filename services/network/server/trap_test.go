@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/network/server"
 )
@@ -71,14 +75,16 @@ type trap struct {
 	state string // the folder
 	fd    int
 	armed atomic.Bool
-	left  int           // changes until it is killed
+	left  atomic.Int64  // changes until it is killed
+	most  atomic.Uint64 // bytes that it has written to its state at once
 	over  chan struct{} // closed when the service is gone
 }
 
-// trapped starts a service in a trap that is armed, or not yet.
-func trapped(t *testing.T, n int, armed bool, path, state, text string) *trap {
+// trapped starts a service in a trap that is armed, or not yet. More is what server.Copy takes.
+func trapped(t *testing.T, n int, armed bool, path, state, text string, more ...string) *trap {
 	t.Helper()
-	tr := &trap{child: launch(t, nil, "trapped", path, state, text), state: state, left: n, over: make(chan struct{})}
+	tr := &trap{child: launch(t, nil, "trapped", append([]string{path, state, text}, more...)...), state: state, over: make(chan struct{})}
+	tr.left.Store(int64(n))
 	tr.armed.Store(armed)
 	until(t, "the trap is laid", func() bool { return tr.attach() })
 	go tr.watch()
@@ -129,7 +135,7 @@ func (tr *trap) watch() {
 			continue // the thread is gone
 		}
 		if tr.armed.Load() && tr.changes(n) {
-			if tr.left--; tr.left == 0 {
+			if tr.left.Add(-1) == 0 {
 				tr.child.cmd.Process.Kill()
 				continue
 			}
@@ -151,7 +157,11 @@ func (tr *trap) changes(n notification) bool {
 	switch n.nr {
 	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE:
 		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0]))
-		return err == nil && strings.HasPrefix(to, tr.state)
+		ours := err == nil && strings.HasPrefix(to, tr.state)
+		if ours && n.nr == unix.SYS_WRITE {
+			tr.most.Store(max(tr.most.Load(), n.args[2]))
+		}
+		return ours
 	}
 	path := make([]byte, 256)
 	read, err := unix.ProcessVMReadv(int(n.pid), []unix.Iovec{{Base: &path[0], Len: uint64(len(path))}}, []unix.RemoteIovec{{Base: uintptr(n.args[1]), Len: len(path)}}, 0)
@@ -163,7 +173,7 @@ func (tr *trap) changes(n notification) bool {
 }
 
 // killed reports whether the service was killed in the trap.
-func (tr *trap) killed() bool { return tr.left <= 0 }
+func (tr *trap) killed() bool { return tr.left.Load() <= 0 }
 
 func TestKilledAtAnyChangeOfItsStateAServiceStartsAndGivesNothingOutThatIsHeld(t *testing.T) {
 	leavesNothing(t)
@@ -211,44 +221,72 @@ func heldAfterAll(t *testing.T, state, prefix string, held ...string) {
 }
 
 func TestKilledAtAnyChangeOfItsStateAServiceLosesNoLease(t *testing.T) {
-	leavesNothing(t)
-	const prefix = "10.9.0.0/29"
-	kills := 0
-	for n := 1; ; n++ {
-		dir := folder(t)
-		tr := trapped(t, n, false, dir+"/s", dir+"/state", "default="+prefix)
-		if line, _ := tr.child.stdout.ReadString('\n'); !strings.HasPrefix(line, "ready <nil>") {
-			t.Fatalf("it says %q", line)
-		}
-		first, second := run(t, "holder", dir+"/s"), run(t, "holder", dir+"/s")
-		a := first.allocate(order{Hostname: "a"})
-		tr.armed.Store(true)
-		b := second.order(order{Do: "allocate", Hostname: "b"})
-		released := first.order(order{Do: "release", Lease: a.Lease})
-		c := first.order(order{Do: "allocate", Hostname: "c", Witness: first.linger("linger").PID()})
-		tr.child.kill()
-		<-tr.over
-		var held []string
-		if released.Error != nil && !released.Error.Sent { // the release never left
-			held = append(held, a.Address.Addr().String())
-		}
-		for _, got := range []answer{b, c} {
-			if got.Error == nil {
-				held = append(held, got.Address.Addr().String())
+	for _, test := range []struct {
+		name  string
+		more  []string
+		kills int // at least: two leases and a release change that often
+	}{
+		{"and only appends", nil, 4},
+		{"and copies its record", []string{"-1000", "1"}, 12}, // with whatever is over
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			leavesNothing(t)
+			kills := 0
+			for n := 1; killedAt(t, n, test.more); n++ {
+				kills++
 			}
-		}
-		checkHeld(t, dir+"/state", prefix, held)
-		first.end()
-		second.end()
-		heldAfterAll(t, dir+"/state", prefix)
-		if !tr.killed() {
-			break
-		}
-		kills++
+			if kills < test.kills {
+				t.Errorf("it was killed %d times, want at least %d", kills, test.kills)
+			} else {
+				t.Logf("it was killed at each of %d changes", kills)
+			}
+		})
 	}
-	if kills < 4 {
-		t.Errorf("it was killed %d times: two leases and a release change more than that", kills)
+}
+
+// killedAt kills a service at its n-th change of its state, and checks that no lease is lost. It returns false if there are fewer changes.
+func killedAt(t *testing.T, n int, more []string) bool {
+	t.Helper()
+	const prefix = "10.9.0.0/29"
+	dir := folder(t)
+	tr := trapped(t, n, false, dir+"/s", dir+"/state", "default="+prefix, more...)
+	if line, _ := tr.child.stdout.ReadString('\n'); !strings.HasPrefix(line, "ready <nil>") {
+		t.Fatalf("it says %q", line)
 	}
+	first, second := run(t, "holder", dir+"/s"), run(t, "holder", dir+"/s")
+	a, before := first.allocate(order{Hostname: "a"}), second.allocate(order{Hostname: "before"})
+	record := dir + "/state/leases.log"
+	begun := headOf(record)
+	tr.armed.Store(true)
+	b := second.order(order{Do: "allocate", Hostname: "b"})
+	released := first.order(order{Do: "release", Lease: a.Lease})
+	c := first.order(order{Do: "allocate", Hostname: "c", Witness: first.linger("linger").PID()})
+	if more != nil {
+		until(t, "the record is copied, or the service killed", func() bool { return tr.killed() || headOf(record) != begun })
+	}
+	tr.child.kill()
+	<-tr.over
+	held := []string{before.Address.Addr().String()}
+	if released.Error != nil && !released.Error.Sent { // the release never left
+		held = append(held, a.Address.Addr().String())
+	}
+	for _, got := range []answer{b, c} {
+		if got.Error == nil {
+			held = append(held, got.Address.Addr().String())
+		}
+	}
+	checkHeld(t, dir+"/state", prefix, held)
+	first.end()
+	second.end()
+	heldAfterAll(t, dir+"/state", prefix)
+	return tr.killed()
+}
+
+// headOf returns the first line of a record, by which one that was written anew is another.
+func headOf(path string) string {
+	text, _ := os.ReadFile(path)
+	head, _, _ := strings.Cut(string(text), "\n")
+	return head
 }
 
 // checkHeld starts a service on a state whose holders live, and checks that it gives out none of their addresses.
@@ -261,10 +299,126 @@ func checkHeld(t *testing.T, state, prefix string, held []string) {
 	defer s.end()
 	c := open(t, s.path)
 	defer c.Close()
-	for range info(t, c).Free {
-		l := allocate(t, c, network.Request{Preferred: addrs(held[:min(1, len(held))]...)})
+	for i := range info(t, c).Free {
+		l := allocate(t, c, network.Request{Preferred: addrs(held[i%uint64(len(held))])})
 		if slices.Contains(held, l.Addresses[0].Addr().String()) {
 			t.Errorf("%v is given out, and is held", l.Addresses)
 		}
 	}
+}
+
+func TestNoSingleWriteGrowsWithTheLeasesHeld(t *testing.T) {
+	leavesNothing(t)
+	dir := folder(t)
+	tr := trapped(t, 0, true, dir+"/s", dir+"/state", "default=10.9.0.0/16", "0", "64")
+	if line, _ := tr.child.stdout.ReadString('\n'); !strings.HasPrefix(line, "ready <nil>") {
+		t.Fatalf("it says %q", line)
+	}
+	path := dir + "/state/leases.log"
+	lines := func() int { text, _ := os.ReadFile(path); return bytes.Count(text, []byte("\n")) }
+	var all []*client.Session
+	var last *network.Lease
+	const sessions, each = 8, 200
+	for range sessions {
+		c := open(t, dir+"/s")
+		for range each {
+			last = allocate(t, c, network.Request{})
+		}
+		all = append(all, c)
+	}
+	before := headOf(path)
+	if err := last.Release(t.Context()); err != nil { // it was written anew when it had two lines, and has more than twice that
+		t.Fatal(err)
+	}
+	until(t, "the record is written anew", func() bool { return headOf(path) != before })
+	if n := lines(); n < sessions*each {
+		t.Errorf("it has %d lines, and %d leases are held", n, sessions*each-1)
+	}
+	for _, c := range all[1:] { // many leases end at the same time
+		c.Close()
+	}
+	self, err := process.Identify(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "their end is written down", func() bool {
+		text, _ := os.ReadFile(path)
+		holds, damage := server.ReadLines(text, self.Boot)
+		return damage == nil && len(holds) == each
+	})
+	if most := tr.most.Load(); most > 65*600 {
+		t.Errorf("%d bytes are written at once, want no more than 65 leases have", most)
+	} else {
+		t.Logf("at most %d bytes are written at once", most)
+	}
+}
+
+// What was answered is in the record at any moment, also while that is copied some leases at a time and these come and go.
+func TestARecordThatIsCopiedLosesNothing(t *testing.T) {
+	leavesNothing(t)
+	rounds := 4
+	if *long {
+		rounds = 100
+	}
+	for range rounds {
+		dir := folder(t)
+		s := run(t, "copying", dir+"/s", dir+"/state", "default=10.9.0.0/24", "0", fmt.Sprint(1+rand.IntN(4)))
+		held := comeAndGo(t, dir+"/s", s)
+		next := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24"), StateDir: dir + "/state"})
+		found := map[string]string{}
+		for _, l := range list(t, open(t, next.path)) {
+			found[l.ID] = l.Addresses[0]
+		}
+		for id, address := range held {
+			if found[id] != address {
+				t.Errorf("lease %s of %s is lost: there is %q", id, address, found[id])
+			}
+		}
+		if len(held) == 0 {
+			t.Error("nothing was held")
+		}
+	}
+}
+
+// comeAndGo allocates and releases from many sessions until the service is killed, and returns what was held then for sure: addresses by lease.
+func comeAndGo(t *testing.T, path string, s *child) map[string]string {
+	t.Helper()
+	var mu sync.Mutex
+	held := map[string]string{}
+	var clients sync.WaitGroup
+	changes := make(chan struct{}, 1<<20)
+	for range 8 {
+		c := open(t, path)
+		clients.Go(func() {
+			var mine []*network.Lease
+			for {
+				if len(mine) > 0 && rand.IntN(20) < len(mine) {
+					i := rand.IntN(len(mine))
+					mu.Lock()
+					delete(held, mine[i].ID)
+					mu.Unlock()
+					if mine[i].Release(t.Context()) != nil {
+						return
+					}
+					mine = slices.Delete(mine, i, i+1)
+				} else {
+					l, err := network.Allocate(t.Context(), c, network.Request{})
+					if err != nil {
+						return
+					}
+					mu.Lock()
+					held[l.ID] = l.Addresses[0].String()
+					mu.Unlock()
+					mine = append(mine, l)
+				}
+				changes <- struct{}{}
+			}
+		})
+	}
+	for range 500 + rand.IntN(500) {
+		<-changes
+	}
+	s.kill()
+	clients.Wait()
+	return held
 }
