@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -99,6 +100,60 @@ func addresses(w *world) map[string]string {
 		}
 	}
 	return held
+}
+
+// The broker waits for one throttle interval after a first quick death, and for two after the next.
+func TestByDefaultTheGraceOutlastsANetworkServiceThatFailsTwiceAsSoonAsItHasStarted(t *testing.T) {
+	w := newWorld(t, "default=10.9.0.0/24")
+	w.builtIn = true
+	w.startBroker()
+	s := w.dial(broker.Endpoint)
+	defer s.Close()
+	var d broker.ServiceDetails
+	if err := s.Call(within(t, patience), broker.MethodService, broker.ServiceRequest{Name: network.Endpoint}, &d); err != nil {
+		t.Fatal(err)
+	}
+	help, err := exec.Command(program("broker-run"), "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`--grace duration .*\(default (\w+)\)`).FindSubmatch(help)
+	if m == nil {
+		t.Fatalf("no default of --grace in %s", help)
+	}
+	if grace, err := time.ParseDuration(string(m[1])); err != nil || 3*d.Throttle >= grace {
+		t.Errorf("the third start may be %v after the first, and the grace is %v, %v", 3*d.Throttle, grace, err)
+	}
+}
+
+func TestARestartOfTheNetworkServiceEndsNoContainerThatReclaims(t *testing.T) {
+	w := newWorld(t, "default=10.9.0.0/24")
+	w.builtIn = true
+	w.startBroker()
+	const runtimes = 5
+	var runs []*process
+	for range runtimes {
+		r := w.run("--on-loss", "reclaim", "--grace", "60s", "--", "sh", "-c", "echo up; exec sleep 1000")
+		r.stdout.next(t)
+		runs = append(runs, r)
+	}
+	held := addresses(w)
+	if len(held) != runtimes {
+		t.Fatalf("%d leases are held, want %d", len(held), runtimes)
+	}
+	for range 3 {
+		old := w.instance()
+		if code := w.start(exec.Command(program("brokerctl"), "service", "restart", network.Endpoint)).exit(t); code != 0 || !old.gone(patience) {
+			t.Fatalf("brokerctl service restart exits %d", code)
+		}
+		eventually(t, "all leases are held again", func() bool { return maps.Equal(addresses(w), held) })
+	}
+	for _, r := range runs {
+		r.cmd.Process.Signal(unix.SIGTERM)
+		if code := r.exit(t); code != 128+int(unix.SIGTERM) {
+			t.Errorf("broker-run exits %d\n%v", code, r.stderr)
+		}
+	}
 }
 
 func TestAContainerWhoseLeaseAnOperatorHasReleasedEndsAlthoughItReclaims(t *testing.T) {

@@ -25,6 +25,7 @@ type world struct {
 	dir       string
 	socket    string
 	networks  []string // NAME=PREFIX
+	builtIn   bool     // the network service is as without a service file
 	brokerd   string   // the program
 	processes []*process
 	broker    *process // the last one started
@@ -157,13 +158,14 @@ func (w *world) serve() *exec.Cmd {
 	return exec.Command(w.brokerd, args...)
 }
 
-// config returns a configuration folder in which the network service, which tests kill more often than faults do, is started again without a pause.
+// config returns a configuration folder in which the network service, which tests kill more often than faults do, is started again without a pause, unless it is to be
+// as it is built in.
 func (w *world) config() string {
 	w.t.Helper()
 	folder := filepath.Join(w.dir, "config")
 	file := filepath.Join(folder, "services.d", "network.toml")
 	err := os.MkdirAll(filepath.Dir(file), 0o755)
-	if err == nil {
+	if err == nil && !w.builtIn {
 		err = os.WriteFile(file, []byte("name = \"fairlead.network\"\nthrottle_interval = \"1ms\"\n"), 0o644)
 	}
 	if err != nil {

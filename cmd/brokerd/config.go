@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -21,6 +22,10 @@ var systemFolders = []string{"/etc/fairlead", "/usr/lib/fairlead"}
 
 // passedOn are the variables of brokerd's own environment that its network service reads, too, beside those that every service gets.
 var passedOn = []string{"NO_COLOR", "GORACE", "GOCOVERDIR"}
+
+// networkThrottle is the throttle interval of the network service. It is less than that of others, as containers that take their leases back count on it: by default they
+// give it 5 s (broker-run --grace), in which one that fails at once each time is started twice more, 1 s and 3 s after the first start. It starts within milliseconds.
+const networkThrottle = time.Second
 
 // A configFlags says which configuration folders to read.
 type configFlags struct {
@@ -132,7 +137,7 @@ func networkService(path string, networks []string, more ...string) servicefile.
 	}
 	return servicefile.Service{
 		Name: network.Endpoint, Endpoints: []string{network.Endpoint}, Program: program, Environment: environment,
-		Stdout: servicefile.Inherit, Stderr: servicefile.Inherit,
+		Stdout: servicefile.Inherit, Stderr: servicefile.Inherit, ThrottleInterval: networkThrottle,
 	}.WithDefaults()
 }
 
