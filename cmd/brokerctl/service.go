@@ -279,14 +279,21 @@ func (c *command) serviceReload(ctx context.Context) error {
 	} else {
 		err = c.printReloaded(ctx, r)
 	}
-	if err != nil || len(r.Problems) == 0 {
+	if err != nil {
 		return err
+	}
+	networks := c.networksReloaded(ctx)
+	if len(r.Problems) == 0 {
+		return networks
 	}
 	files := map[string]bool{}
 	for _, p := range r.Problems {
 		files[p.File] = true
 		problem := servicefile.Problem{File: p.File, Line: p.Line, Key: wire.Printable(p.Key, 256), Rule: wire.Printable(p.Rule, 1024)}
 		fmt.Fprintln(c.errs, problem.Error())
+	}
+	if networks != nil {
+		fmt.Fprintln(c.errs, wire.Printable(networks.Error(), wire.MaxText))
 	}
 	return errors.New(counted(len(files), "service file") + " skipped: what they declared before stays as it was")
 }

@@ -105,7 +105,7 @@ func (c *command) verbs() []verb {
 		},
 		{
 			name: "service reload", all: c.serviceReload, about: "have the broker read its service files again",
-			more:     "Each problem is a line FILE:LINE: key: rule on stderr, and the exit code is 1; the rest has taken effect.",
+			more:     "Each problem is a line FILE:LINE: key: rule on stderr, and the exit code is 1; the rest has taken effect. A network service that runs does as with 'network reload'.",
 			examples: []string{"service reload"},
 		},
 		{
@@ -158,7 +158,7 @@ func (c *command) verbs() []verb {
 		},
 		{
 			name: "network reload", all: c.networkReload, about: "have the network service read its networks again",
-			more:     "A change that would leave a lease without its address is refused as a whole. 'service reload' does this, too, and then the log says what came of it.",
+			more:     "A change that would leave a lease without its address is refused as a whole. 'service reload' does this, too.",
 			examples: []string{"network reload"},
 		},
 		{
