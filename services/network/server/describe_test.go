@@ -11,7 +11,9 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/schema"
 )
 
-func TestEachMethodSaysWhatItDoes(t *testing.T) {
+// description returns what the service says of itself.
+func description(t *testing.T) *schema.Description {
+	t.Helper()
 	srv, err := server.New(server.Config{Networks: networks(t, "default=10.9.0.0/24"), StateDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +28,11 @@ func TestEachMethodSaysWhatItDoes(t *testing.T) {
 	if err != nil || len(d.Methods) < 7 {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	for _, m := range d.Methods {
+	return d
+}
+
+func TestEachMethodSaysWhatItDoes(t *testing.T) {
+	for _, m := range description(t).Methods {
 		if m.Doc == "" {
 			t.Errorf("%s says nothing of itself", m.Name)
 		}
