@@ -2,6 +2,8 @@ package server
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -67,7 +69,8 @@ func (e entry) encode() []byte {
 		panic(fmt.Sprintf("server: encode an entry: %v", err))
 	}
 	line := make([]byte, 0, len(text)+10)
-	line = fmt.Appendf(line, "%08x ", crc32.ChecksumIEEE(text))
+	line = hex.AppendEncode(line, binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(text)))
+	line = append(line, ' ')
 	return append(append(line, text...), '\n')
 }
 

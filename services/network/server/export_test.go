@@ -42,7 +42,7 @@ func Encode(e Entry) []byte { return e.encode() }
 
 // ReadLines reads a record that has no sign, and returns the leases in it and what is wrong with it.
 func ReadLines(text []byte, boot string) ([]Entry, error) {
-	r, err := readLines("record", bytes.NewReader(text), boot, sign{})
+	r, err := readLines("record", bytes.NewReader(text), boot, nil)
 	if err != nil {
 		return nil, err
 	}

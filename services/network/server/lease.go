@@ -116,7 +116,9 @@ func (s *Server) endLocked(l *lease) {
 	}
 	l.disown()
 	g := l.segment
-	s.copied.passLocked(l)
+	for w := range s.walks {
+		w.passLocked(l)
+	}
 	g.leave(l, s.now())
 	was := l.state
 	if was != taken && l.hostname != "" && !g.Forgets {

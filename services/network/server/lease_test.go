@@ -359,3 +359,73 @@ func TestALongListComesWhole(t *testing.T) {
 		t.Errorf("the list has %d leases, %d of them different, want %d", len(leases), len(seen), count)
 	}
 }
+
+func TestALeaseThatIsThereAllTheWhileIsListedOnceWhateverComesAndGoes(t *testing.T) {
+	leavesNothing(t)
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/20", "other=10.8.0.0/20"), Limits: server.Limits{Session: 4096}})
+	staying, churning := open(t, s.path), open(t, s.path)
+	stays := map[string]bool{}
+	var goes []*network.Lease
+	for i := range 400 {
+		on := []string{"default", "other"}[i%2]
+		stays[allocate(t, staying, network.Request{Network: on}).ID] = true
+		goes = append(goes, allocate(t, churning, network.Request{Network: on}))
+	}
+	stop := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for i := 0; ; i = (i + 7) % len(goes) {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			err := goes[i].Release(t.Context())
+			if err == nil {
+				goes[i], err = network.Allocate(t.Context(), churning, network.Request{Network: goes[i].Network})
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	c := open(t, s.path)
+	for range 5 {
+		seen := map[string]int{}
+		for _, l := range list(t, c) {
+			seen[l.ID]++
+		}
+		for id := range stays {
+			if seen[id] != 1 {
+				t.Fatalf("lease %s is listed %d times", id, seen[id])
+			}
+		}
+	}
+	close(stop)
+	changing.Wait()
+}
+
+func TestOfManyLeasesInTheWaySomeAreNamed(t *testing.T) {
+	leavesNothing(t)
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/28")}) // 13 addresses
+	holder := run(t, "holder", s.path)
+	witness := holder.linger("linger")
+	for range 13 {
+		holder.allocate(order{Witness: witness.PID()})
+	}
+	holder.kill()
+	c := open(t, s.path)
+	until(t, "all leases are dying", func() bool {
+		for _, l := range list(t, c) {
+			if l.State != network.StateDying {
+				return false
+			}
+		}
+		return true
+	})
+	_, err := network.Allocate(within(t, 500*time.Millisecond), c, network.Request{})
+	if !errors.Is(err, wire.Unavailable) || strings.Count(err.Error(), " is dying and kept by ") != 8 || !strings.Contains(err.Error(), " and 5 more (") {
+		t.Errorf("it says %v, want 8 leases and 5 more", err)
+	}
+}

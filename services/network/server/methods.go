@@ -139,35 +139,42 @@ func (s *Server) attach(ctx context.Context, id string, k *keeper) (l *lease, ad
 // list serves network.MethodLeases: the caller gets those that it may see.
 func (s *Server) list(ctx context.Context, r network.ListRequest) (network.LeasePage, error) {
 	s.ask() // what is shown is what the kernel says now; it fails only where the Server is closed
+	if err := s.checkNetwork(r.Network); err != nil {
+		return network.LeasePage{}, err
+	}
+	leases := s.all(func(l *lease) bool {
+		return l.id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name)
+	})
+	slices.SortFunc(leases, func(a, b *lease) int { return strings.Compare(a.id, b.id) })
+	return s.page(leases), nil
+}
+
+// page returns as many leases of a list as one page has. Those that are over meanwhile are left out.
+func (s *Server) page(leases []*lease) network.LeasePage {
+	page := network.LeasePage{Leases: []network.LeaseInfo{}}
+	size := 0
+	for some := range slices.Chunk(leases, walkStep) {
+		for _, info := range s.infos(some) {
+			if size += sizeOf(info); len(page.Leases) == network.MaxPage || size > maxPageSize && len(page.Leases) > 0 {
+				page.Next = page.Leases[len(page.Leases)-1].ID
+				return page
+			}
+			page.Leases = append(page.Leases, info)
+		}
+	}
+	return page
+}
+
+// infos describes those leases that are not over.
+func (s *Server) infos(leases []*lease) (infos []network.LeaseInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Network != "" {
-		if _, err := s.segmentLocked(r.Network); err != nil {
-			return network.LeasePage{}, err
+	for _, l := range leases {
+		if l.state != over {
+			infos = append(infos, l.info())
 		}
 	}
-	var ids []string
-	for id, l := range s.leases {
-		if id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name) {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	page := network.LeasePage{Leases: []network.LeaseInfo{}}
-	if len(ids) > network.MaxPage {
-		ids = ids[:network.MaxPage]
-		page.Next = ids[len(ids)-1]
-	}
-	size := 0
-	for i, id := range ids {
-		info := s.leases[id].info()
-		if size += sizeOf(info); size > maxPageSize && i > 0 {
-			page.Next = ids[i-1]
-			break
-		}
-		page.Leases = append(page.Leases, info)
-	}
-	return page, nil
+	return infos
 }
 
 // maxPageSize is about how large a page may become, in bytes: below wire.MaxLarge.
@@ -216,6 +223,16 @@ func (s *Server) networks(ctx context.Context, _ struct{}) (network.NetworkList,
 		list.Networks = append(list.Networks, s.infoLocked(s.segments[name]))
 	}
 	return list, nil
+}
+
+// checkNetwork fails if there is no network of a name, which stands for all of them if it is empty.
+func (s *Server) checkNetwork(name string) (err error) {
+	if name != "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, err = s.segmentLocked(name)
+	}
+	return err
 }
 
 // unknownNetwork says which networks there are instead.

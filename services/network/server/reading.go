@@ -18,11 +18,12 @@ import (
 const (
 	recordName = "leases.log"
 	// signName is the file that shows that there was a record, and how long it was: its boot, generation and bytes. It is written after each
-	// line, so a record is never shorter; what is longer is a line that nobody was answered on.
+	// line, so a record is never shorter; what is longer is a line that nobody was answered on. Its second line is that of a record which is about to take the other's
+	// place, or of generation 0.
 	signName = "started"
 )
 
-// A sign is the contents of the file of that name.
+// A sign is a line of the file of that name.
 type sign struct {
 	boot       string
 	generation int64
@@ -34,24 +35,31 @@ func (s sign) encode() []byte {
 	return fmt.Appendf(nil, "%s %020d %020d\n", s.boot, s.generation, s.size)
 }
 
-// readSign returns the sign in a file. It is zero if there is no file or it is of another boot, and of no known size if it is malformed.
-func readSign(path, boot string) (s sign, found bool, err error) {
+// readSigns returns the signs in a file. It has not found any if there is no file or they are of another boot. One that is malformed is left out.
+func readSigns(path, boot string) (signs []sign, found bool, err error) {
 	file, err := openRegular(path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
-		return sign{}, false, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return sign{}, false, err
+		return nil, false, err
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, 4096))
 	if err != nil {
-		return sign{}, false, err
+		return nil, false, err
 	}
-	if _, err := fmt.Sscanf(string(text), "%s %d %d\n", &s.boot, &s.generation, &s.size); err != nil {
-		return sign{boot: boot}, true, nil
+	for line := range strings.Lines(string(text)) {
+		var s sign
+		switch _, err := fmt.Sscanf(line, "%s %d %d\n", &s.boot, &s.generation, &s.size); {
+		case err != nil:
+		case s.boot != boot:
+			return nil, false, nil
+		default:
+			signs = append(signs, s)
+		}
 	}
-	return s, s.boot == boot, nil
+	return signs, true, nil
 }
 
 // openRegular opens a file of the record, and nothing else that stands in its place: a link leads elsewhere, and a pipe has whoever opens it wait.
@@ -83,7 +91,7 @@ type reading struct {
 
 // readRecord reads the record in a folder. A record that is damaged is no error.
 func readRecord(folder, boot string) (*reading, error) {
-	note, found, err := readSign(folder+"/"+signName, boot)
+	signs, found, err := readSigns(folder+"/"+signName, boot)
 	if err != nil {
 		return nil, fmt.Errorf("read the record of leases: %w", err)
 	}
@@ -99,11 +107,11 @@ func readRecord(folder, boot string) (*reading, error) {
 		return nil, fmt.Errorf("read the record of leases: %w", err)
 	}
 	defer file.Close()
-	return readLines(path, file, boot, note)
+	return readLines(path, file, boot, signs)
 }
 
 // readLines reads a record's lines, and compares it with its sign.
-func readLines(path string, file io.Reader, boot string, note sign) (*reading, error) {
+func readLines(path string, file io.Reader, boot string, signs []sign) (*reading, error) {
 	r := replay{held: map[string]*entry{}, owner: map[string]string{}}
 	lines := bufio.NewReaderSize(file, maxLine)
 	var size, whole int64 // bytes, and those up to the end of the last whole line
@@ -136,7 +144,7 @@ func readLines(path string, file io.Reader, boot string, note sign) (*reading, e
 		}
 		r.take(e)
 	}
-	return r.result(path, note, size, whole), nil
+	return r.result(path, signs, size, whole), nil
 }
 
 // later returns what is known of a record that a later program has written.
@@ -219,14 +227,15 @@ func (r *replay) hold(e entry) {
 }
 
 // result compares what was read with the sign.
-func (r *replay) result(path string, note sign, size, whole int64) *reading {
+func (r *replay) result(path string, signs []sign, size, whole int64) *reading {
 	for _, id := range r.order {
 		if e := r.held[id]; e != nil {
 			r.holds = append(r.holds, *e)
 			delete(r.held, id)
 		}
 	}
-	noted := note.generation == r.generation && r.generation != 0
+	own := slices.IndexFunc(signs, func(s sign) bool { return s.generation == r.generation })
+	noted := own >= 0 && r.generation != 0
 	var reasons []string
 	if r.bad > 0 {
 		reasons = append(reasons, fmt.Sprintf("%d malformed lines, the first is %v", r.bad, r.first))
@@ -234,9 +243,9 @@ func (r *replay) result(path string, note sign, size, whole int64) *reading {
 	switch {
 	case size == 0:
 		reasons = append(reasons, "it is empty")
-	case noted && size < note.size:
-		reasons = append(reasons, fmt.Sprintf("it is short: it has %d bytes and had %d", size, note.size))
-	case whole < size && !(noted && whole >= note.size):
+	case noted && size < signs[own].size:
+		reasons = append(reasons, fmt.Sprintf("it is short: it has %d bytes and had %d", size, signs[own].size))
+	case whole < size && !(noted && whole >= signs[own].size):
 		reasons = append(reasons, "its last line has no end")
 	}
 	if len(reasons) > 0 {

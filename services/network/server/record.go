@@ -2,14 +2,11 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // laterStep is how many entries that wait are written at a time.
@@ -25,14 +22,15 @@ const laterStep = 64
 type record struct {
 	folder string
 	boot   string
-	table  *table
+	table  *Server
 	log    *slog.Logger
 
 	// turn has one place: who has put its token there may use the files, and guards what follows.
 	turn   chan struct{}
 	now    *roll // nil: it must be written anew
 	next   *copying
-	limit  int // lines at which it is written anew
+	note   *os.File // that has the sign; nil: it is not open
+	limit  int      // lines at which it is written anew
 	closed bool
 
 	wanted chan struct{} // sent to when something waits
@@ -43,7 +41,7 @@ type record struct {
 }
 
 // newRecord returns a record that is not opened yet.
-func newRecord(folder, boot string, table *table, log *slog.Logger) *record {
+func newRecord(folder, boot string, table *Server, log *slog.Logger) *record {
 	return &record{folder: folder, boot: boot, table: table, log: log, turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1)}
 }
 
@@ -92,28 +90,38 @@ func (r *record) write(entries ...entry) error {
 
 // removed reports whether somebody removed or replaced the file, so that the next instance would not find it.
 func (r *record) removed() bool {
-	var own, there unix.Stat_t
-	raw, err := r.now.file.SyscallConn()
-	if err != nil {
-		return true
-	}
-	ctlErr := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &own) })
-	if errors.Join(ctlErr, err, unix.Stat(r.path(), &there)) != nil {
-		return true
-	}
-	return own.Ino != there.Ino || own.Dev != there.Dev
+	there, err := os.Stat(r.path())
+	return err != nil || !os.SameFile(there, r.now.info)
 }
 
-// sign notes how long the record is. If that fails, the old sign stands: the record is longer than it says, which is right too.
+// sign notes how long the record is, and the one that may take its place. If that fails, the old sign stands: the record is longer than it says, which is right too.
 func (r *record) sign() {
-	text := sign{boot: r.boot, generation: r.now.generation, size: r.now.size}.encode()
-	file, err := openRegular(filepath.Join(r.folder, signName), os.O_WRONLY|os.O_CREATE)
+	next := sign{boot: r.boot}
+	if r.next != nil {
+		next.generation, next.size = r.next.generation, r.next.size
+	}
+	err := r.openNote()
 	if err == nil {
-		_, err = file.WriteAt(text, 0)
-		err = errors.Join(err, file.Close())
+		_, err = r.note.WriteAt(append(sign{boot: r.boot, generation: r.now.generation, size: r.now.size}.encode(), next.encode()...), 0)
 	}
 	if err != nil {
 		r.log.Warn("cannot note the length of the record of leases", "err", err)
+	}
+}
+
+// openNote opens the file that has the sign, if it is not open.
+func (r *record) openNote() (err error) {
+	if r.note == nil {
+		r.note, err = openRegular(filepath.Join(r.folder, signName), os.O_WRONLY|os.O_CREATE)
+	}
+	return err
+}
+
+// closeNote has it opened by its path again: somebody may have removed it with the record.
+func (r *record) closeNote() {
+	if r.note != nil {
+		r.note.Close()
+		r.note = nil
 	}
 }
 
@@ -177,6 +185,7 @@ func (r *record) tend(ctx context.Context) {
 			if done && !more {
 				r.abandon()
 				r.close()
+				r.closeNote()
 				r.closed = true
 			}
 			<-r.turn

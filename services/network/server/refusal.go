@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -96,32 +97,39 @@ func (s *Server) doubtLocked(g *segment) error {
 	return wire.Errorf(wire.Unavailable, "network %s gives no address out before the processes that could hold one are gone: %s%s", g.Name, who, why)
 }
 
-// busyLocked says which leases are about to be free.
+// busyLocked says which leases are about to be free: some of them, and how many there are.
 func (s *Server) busyLocked(g *segment) error {
-	var names []string
-	var first *lease
-	for l := g.oldest; l != nil; l = l.after {
-		if l.state == dying || l.state == orphaned {
-			names = append(names, l.describe())
-			if first == nil {
-				first = l
-			}
+	var some []*lease
+	for l := range g.unheld {
+		if some = append(some, l); len(some) == maxNamed {
+			break
 		}
 	}
-	e := wire.Errorf(wire.Unavailable, "network %s has no free address yet: %s", g.Name, some(names))
-	if first != nil {
-		e.Holder = first.wireHolder()
+	slices.SortFunc(some, func(a, b *lease) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id)) })
+	var names []string
+	for _, l := range some {
+		names = append(names, l.describe())
+	}
+	e := wire.Errorf(wire.Unavailable, "network %s has no free address yet: %s", g.Name, andMore(names, len(g.unheld)-len(some)))
+	if len(some) > 0 {
+		e.Holder = some[0].wireHolder()
 	}
 	return e
 }
 
 // some joins the first few names, and counts the others.
 func some(names []string) string {
-	more := len(names) - maxNamed
-	if more <= 0 {
-		return strings.Join(names, ", ")
+	first := names[:min(len(names), maxNamed)]
+	return andMore(first, len(names)-len(first))
+}
+
+// andMore joins names, and says how many more there are.
+func andMore(names []string, more int) string {
+	text := strings.Join(names, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
+	return text
 }
 
 // describe names a lease that is dying or orphaned, and what keeps it.

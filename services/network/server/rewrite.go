@@ -14,6 +14,7 @@ var copySlack, copyStep = 1024, 64
 // A roll is one file of a record, as long as it is used.
 type roll struct {
 	file       *os.File // for appending
+	info       os.FileInfo
 	generation int64
 	size       int64
 	lines      int
@@ -87,8 +88,11 @@ func (r *record) begin(wanted bool) error {
 		return r.fail(err)
 	}
 	r.next.file, r.next.generation = file, time.Now().UnixNano()
+	if r.next.info, err = file.Stat(); err != nil {
+		return r.fail(err)
+	}
 	head := entry{Kind: entryHead, Version: recordVersion, Boot: r.boot, Generation: r.next.generation}
-	if err := r.next.append(append([]entry{head}, r.table.rewind()...)); err != nil {
+	if err := r.next.append(append([]entry{head}, r.table.beginCopy()...)); err != nil {
 		return r.fail(err)
 	}
 	return nil
@@ -96,7 +100,7 @@ func (r *record) begin(wanted bool) error {
 
 // proceed copies some leases and, when all are, has the new roll take the place of the old one.
 func (r *record) proceed() error {
-	leases, done := r.table.some(copyStep)
+	leases, done := r.table.copySome(copyStep)
 	if err := r.next.append(append(r.next.missed, leases...)); err != nil {
 		return r.fail(err)
 	}
@@ -104,10 +108,14 @@ func (r *record) proceed() error {
 	if !done {
 		return nil
 	}
+	if r.now != nil {
+		r.sign()
+	}
 	if err := os.Rename(r.nextPath(), r.path()); err != nil {
 		return r.fail(err)
 	}
 	r.close()
+	r.closeNote()
 	r.now, r.next = &r.next.roll, nil
 	r.limit = 2*r.now.lines + copySlack
 	r.sign()

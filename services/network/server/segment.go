@@ -20,10 +20,11 @@ type segment struct {
 	addrs    map[netip.Addr]*lease
 	macs     map[string]*lease
 	memory   memory
-	count    int       // leases
-	oldest   *lease    // of these the first one, in the order in which they were allocated
-	newest   *lease    // and the last one
-	waiters  []*waiter // in the order they came; at most maxWaiters
+	count    int                 // leases
+	oldest   *lease              // of these the first one, in the order in which they were allocated
+	newest   *lease              // and the last one
+	unheld   map[*lease]struct{} // of these those that are dying or orphaned
+	waiters  []*waiter           // in the order they came; at most maxWaiters
 }
 
 // A family is the addresses of one address family of a segment.
@@ -35,7 +36,7 @@ type family struct {
 }
 
 func newSegment(n Network) (*segment, error) {
-	g := &segment{names: map[string]*lease{}, addrs: map[netip.Addr]*lease{}, macs: map[string]*lease{}}
+	g := &segment{names: map[string]*lease{}, addrs: map[netip.Addr]*lease{}, macs: map[string]*lease{}, unheld: map[*lease]struct{}{}}
 	families, err := newFamilies(n)
 	if err != nil {
 		return nil, err
@@ -190,8 +191,15 @@ func (g *segment) leave(l *lease, now int64) {
 	l.before, l.after = nil, nil
 }
 
-// tally adds a lease's addresses n times to those of its state.
+// tally adds a lease, n times, and its addresses to those of its state.
 func (g *segment) tally(l *lease, n int) {
+	switch {
+	case l.state != dying && l.state != orphaned:
+	case n > 0:
+		g.unheld[l] = struct{}{}
+	default:
+		delete(g.unheld, l)
+	}
 	for _, a := range l.addresses {
 		f := g.familyOf(a.Addr())
 		switch l.state {

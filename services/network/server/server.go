@@ -3,6 +3,18 @@
 // What is leased is one table in memory, under one mutex. Whether a holder lives is asked of the kernel, at the moment when it matters. The record on
 // disk is for the next instance only: what it needs to know after a crash of this one. Where that is missing or damaged, no address that it does not
 // show is given out until the processes that could hold one are gone.
+//
+// Where to read on:
+//
+//	networks.go   what a network is, and which rules it must keep (rules.go); limits.go, rights.go
+//	segment.go    a network with what is leased of it: a segment, and its families of addresses
+//	lease.go      a lease and its states
+//	allocate.go   a request becomes a wish (wish.go), which is fulfilled, waits or meets an obstacle (refusal.go); reclaim.go
+//	holder.go     a session that has leases, and how its end is seen
+//	keeper.go     what keeps a lease beside its session: processes, and namespaces (space.go)
+//	methods.go    all other requests; inspect.go, watch.go, reload.go
+//	record.go     the record on disk, written anew (rewrite.go) by a walk over the table (walk.go)
+//	restore.go    the next instance reads it (reading.go, entry.go), or is in doubt (doubt.go)
 package server
 
 import (
@@ -64,8 +76,9 @@ type Server struct {
 	segments map[string]*segment
 	limits   Limits
 	leases   map[string]*lease
-	copied   table          // these, as they are written to a new record
-	byUID    map[uint32]int // how many leases a user has
+	walks    map[*walk]struct{} // that are under way
+	copied   walk               // by which the record is written anew
+	byUID    map[uint32]int     // how many leases a user has
 	holders  map[*session.Session]*holder
 	doubt    *doubt // nil: all that is held is known
 	spaces   spaces
@@ -88,9 +101,8 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		conf: c, log: c.Logger, uid: uint32(os.Geteuid()), began: time.Now(), limits: c.Limits.withDefaults(),
 		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
-		spaces: spaces{}, counters: newCounters(c.Networks),
+		spaces: spaces{}, walks: map[*walk]struct{}{}, counters: newCounters(c.Networks),
 	}
-	s.copied.server = s
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -124,7 +136,7 @@ func (s *Server) begin() error {
 	if err != nil {
 		return err
 	}
-	s.record = newRecord(s.conf.StateDir, self.Boot, &s.copied, s.log)
+	s.record = newRecord(s.conf.StateDir, self.Boot, s, s.log)
 	if read.version > 0 {
 		if err := os.Rename(s.record.path(), aside(s.record.path(), read.version)); err != nil {
 			return fmt.Errorf("set the record of leases aside, which is of version %d: %w", read.version, err)

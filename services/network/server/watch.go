@@ -150,18 +150,15 @@ func (s *Server) watchLeases(ctx context.Context, r network.WatchRequest, out *s
 
 // sendList sends the leases that there are. Next is the number of the first change that may not be in the list, and until that of the last which may be in it.
 func (s *Server) sendList(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change]) (next, until int64, err error) {
+	if err := s.checkNetwork(r.Network); err != nil {
+		return 0, 0, err
+	}
 	s.mu.Lock()
-	if r.Network != "" {
-		_, err = s.segmentLocked(r.Network)
-	}
 	next, until = s.feed.last+1, s.feed.last
-	var all []*lease
-	for _, l := range s.leases {
-		if l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name) {
-			all = append(all, l)
-		}
-	}
 	s.mu.Unlock()
+	all := s.all(func(l *lease) bool {
+		return l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name)
+	})
 	for some := range slices.Chunk(all, watchBatch) {
 		var batch []network.Change
 		s.mu.Lock()
