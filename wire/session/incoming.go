@@ -151,6 +151,10 @@ func (in *incoming) passOn() error {
 	if err != nil {
 		return err
 	}
+	if answer, ok := h.pong(); ok {
+		in.conn.writeMux(answer)
+		return nil
+	}
 	if h.has(yamuxACK) {
 		defer in.conn.flows.acknowledged(to)
 	}
@@ -164,7 +168,8 @@ func (in *incoming) passOn() error {
 			return unexpected(err)
 		}
 		b := in.buf[in.r:min(in.w, in.r+left)]
-		if err := in.conn.flows.came(to, len(b)); err != nil {
+		in.conn.flows.came(to, len(b))
+		if err := in.conn.flows.await(in.conn.gone); err != nil {
 			return err
 		}
 		h.setLength(len(b))
