@@ -13,7 +13,9 @@ const (
 	// costs below were measured, see TestMemoryThatOneHostilePeerCanHoldIsBounded in e2e.
 	heldBound = 7 << 20
 	// streamCost is what a stream of the peer costs: yamux's part of it, its goroutine, its reader's buffer.
-	streamCost = 6 << 10
+	streamCost = 8 << 10
+	// serveCost is what it costs besides that a stream has a handler, with a small buffer of the handler's own.
+	serveCost = 12 << 10
 	// callCost is what a request costs beside its value: its goroutine, and a short reply that is not yet queued.
 	callCost = 6 << 10
 	// oneWayCost is what a one-way message costs beside its value. One goroutine takes them all.
@@ -24,7 +26,8 @@ const (
 
 // A budget counts the memory that a session holds because of its peer: messages that are not yet answered or handled, streams, what came on them and was not
 // read, and what waits for the peer to read it. Messages and streams have limits of their own, which the peer is told or finds in the protocol. Where the budget is
-// over its bound, nothing more is taken off the socket that comes on streams, and no reply is encoded, until something of it was given back.
+// over its bound, nothing more is taken off the socket, from the first frame on that would add to it, and no reply is encoded, until something of it was given
+// back.
 type budget struct {
 	bound int // never changed
 

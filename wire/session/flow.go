@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	// bufferGrowth is by how much yamux's buffer of a stream is larger than the most that was in it: bytes.Buffer doubles.
-	bufferGrowth = 2
 	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it. yamux's buffers
 	// only grow. Where the session's budget is tight, each is given back as soon as it is empty.
 	shrinkAbove = 64 << 10
@@ -120,12 +118,12 @@ func (a *flows) came(f *flow, n int) {
 	f.unread += n
 	a.unread += n
 	if more := f.unread - f.most; more > 0 {
+		a.held.take(buffered(f.unread) - buffered(f.most))
 		f.most = f.unread
-		a.held.take(more * bufferGrowth)
 	}
 }
 
-// await waits until the session's budget has room for what comes next on streams. Until then the peer waits, also with what is no stream's.
+// await waits until the session's budget has room for the next frame. Until then all waits that the peer sends.
 func (a *flows) await(gone <-chan struct{}) error {
 	if a.held.full() != nil {
 		a.giveEmpty()
@@ -145,10 +143,13 @@ func (a *flows) giveEmpty() {
 	}
 }
 
+// buffered returns how large yamux's buffer of a stream is, on average, in which there were so many bytes at most: it doubles as it grows.
+func buffered(most int) int { return most + most/2 }
+
 // emptiedLocked notes that the stream's buffer was given back.
 func (f *flow) emptiedLocked() {
 	if !f.dropped {
-		f.all.held.give(f.most * bufferGrowth)
+		f.all.held.give(buffered(f.most))
 	}
 	f.most = 0
 }
@@ -228,7 +229,7 @@ func (a *flows) dropLocked(f *flow) {
 	f.dropped = true
 	a.claimLocked(f)
 	a.unread -= f.unread
-	a.held.give(f.cost + f.most*bufferGrowth)
+	a.held.give(f.cost + buffered(f.most))
 	delete(a.byID, f.id)
 }
 

@@ -17,7 +17,7 @@ const maxLargeReplies = 4
 const shortReply = 1 << 10
 
 // maxEncoding is how many replies are being encoded at a time, of which nobody knows before how large they are.
-const maxEncoding = 4
+const maxEncoding = 2
 
 // replyWait is how long replies may wait for a peer that takes none before it is ended.
 const replyWait = 10 * time.Second
@@ -77,26 +77,54 @@ func (s *Session) replyUnsent(m *Message, err error) {
 }
 
 // encodeInTurn encodes a reply. One that is not short waits for room in the session's budget before it is held; how much it has taken of that is returned, too. Where
-// nothing is given back for replyWait the reply is an error.
+// nothing is given back for replyWait the reply is an error. That of a method whose last reply was large waits before it is encoded.
 func (s *Session) encodeInTurn(m *Message, reply any, err error) (r encoded, reserved int) {
-	for {
+	for size := 0; ; {
+		if err == nil {
+			size = max(size, s.lastLarge(m.Method))
+		}
+		if size > reserved && s.awaitRoom(size-reserved) {
+			reserved = size
+		} else if size > reserved && err == nil {
+			err = wire.Errorf(wire.OverQuota, "a reply of %d bytes: the session has had no room for it for %v: read other replies and streams first", size, replyWait)
+		}
 		s.encoding <- struct{}{}
 		r = s.encode(m.id, m.Method, reply, err)
+		s.wasLarge(m.Method, len(r.large))
 		<-s.encoding
-		size := len(r.large) + len(r.frame.Body)
+		size = len(r.large) + len(r.frame.Body)
 		if size <= max(reserved, shortReply) || s.ctx.Err() != nil {
 			return r, reserved
 		}
 		if s.held.tryTake(size-reserved) == nil {
 			return r, size
 		}
-		r = encoded{} // it is encoded again then
-		if s.awaitRoom(size - reserved) {
-			reserved = size
-		} else if err == nil {
-			err = wire.Errorf(wire.OverQuota, "a reply of %d bytes: the session has had no room for it for %v: read other replies and streams first", size, replyWait)
-		}
+		r = encoded{} // it is encoded again when there is room
 	}
+}
+
+// lastLarge returns how long the last reply of a method was in bytes, if it was large.
+func (s *Session) lastLarge(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.large[method]
+}
+
+// wasLarge notes how long the reply of a method was, 0 for one that was not large. The session knows maxSlow methods of large replies, and forgets them all when
+// there are more.
+func (s *Session) wasLarge(method string, size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case size == 0 && s.large == nil:
+		return
+	case size == 0:
+		delete(s.large, method)
+		return
+	case s.large == nil, len(s.large) == maxSlow:
+		s.large = map[string]int{}
+	}
+	s.large[method] = size
 }
 
 // awaitRoom takes n bytes of the session's budget as soon as there is room, and returns false when nothing is given back for replyWait or the session ends.

@@ -107,6 +107,7 @@ type Session struct {
 	nextID      uint32
 	pending     map[uint32]*pending // requests that left here and are not yet answered
 	serving     map[uint32]*serving // requests of the peer that are not yet answered
+	large       map[string]int      // how long the last reply was of methods whose was large
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
 	reader      reader
