@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"maps"
+	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
 )
 
@@ -46,6 +48,26 @@ func TestMemoryThatOneHostilePeerCanHoldIsBounded(t *testing.T) {
 			held.Descriptors-quiet.Descriptors, (after.Memory-quiet.Memory)>>10)
 		if held.Memory-quiet.Memory >= mostHeld {
 			t.Errorf("%s: %d bytes more are held than before", kinds, held.Memory-quiet.Memory)
+		}
+	}
+}
+
+// The broker serves an endpoint as an instance does. guard: budget of wire/session.
+func TestMemoryThatOneHostilePeerCanHoldInTheBrokerIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.brokerd = filepath.Join(w.dir, "brokerd")
+	build(t, w.brokerd) // the race detector's own memory is another matter
+	w.startBroker("GOMEMLIMIT=8MiB", "GOGC=10") // without the garbage
+	w.dial(broker.Endpoint)
+	before := w.settledMemory()
+	for _, kinds := range []string{"streams that say nothing,maximal bodies,pings,half a frame", "unread streams,open large calls,half a frame"} {
+		p := w.role("attacker", broker.Endpoint, kinds)
+		p.stdout.await(t, "holding")
+		held := w.settledMemory() - before
+		p.kill()
+		t.Logf("%s: %d KiB", kinds, held)
+		if held >= mostHeld>>10 {
+			t.Errorf("%s: %d KiB more are held than before", kinds, held)
 		}
 	}
 }

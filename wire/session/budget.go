@@ -11,13 +11,13 @@ import (
 const (
 	// heldBound is how much memory a session with wire.DefaultLimits holds for its peer, in bytes: with what a session costs by itself, less than 8 MiB. The
 	// costs below were measured, see TestMemoryThatOneHostilePeerCanHoldIsBounded in e2e.
-	heldBound = 7 << 20
+	heldBound = 6656 << 10
 	// streamCost is what a stream of the peer costs: yamux's part of it, its goroutine, its reader's buffer.
 	streamCost = 8 << 10
 	// serveCost is what it costs besides that a stream has a handler, with a small buffer of the handler's own.
 	serveCost = 12 << 10
 	// callCost is what a request costs beside its value: its goroutine, and a short reply that is not yet queued.
-	callCost = 6 << 10
+	callCost = 4 << 10
 	// oneWayCost is what a one-way message costs beside its value. One goroutine takes them all.
 	oneWayCost = 512
 	// frameCost is what a frame of yamux that waits to leave costs beside its bytes.
