@@ -56,7 +56,7 @@ func TestMemoryThatOneHostilePeerCanHoldIsBounded(t *testing.T) {
 func TestMemoryThatOneHostilePeerCanHoldInTheBrokerIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.brokerd = filepath.Join(w.dir, "brokerd")
-	build(t, w.brokerd) // the race detector's own memory is another matter
+	build(t, w.brokerd)                         // the race detector's own memory is another matter
 	w.startBroker("GOMEMLIMIT=8MiB", "GOGC=10") // without the garbage
 	w.dial(broker.Endpoint)
 	before := w.settledMemory()

@@ -34,6 +34,7 @@ func play(role string, args []string) int {
 		"crowd":     playCrowd,
 		"target":    playTarget,
 		"attacker":  playAttacker,
+		"knocker":   playKnocker,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)

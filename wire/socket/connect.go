@@ -27,7 +27,7 @@ func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, 
 	}
 	conn = c.(*net.UnixConn)
 	uid, err = PeerUID(conn)
-	if self := os.Geteuid(); err == nil && uid != 0 && int(uid) != self && self != 0 {
+	if self := os.Geteuid(); err == nil && uid != 0 && !isOwn(uid) && self != 0 {
 		err = wire.Errorf(wire.NotPermitted, "the broker at %s runs as uid %d: want this user or root", path, uid)
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -76,13 +77,16 @@ func checkFolder(folder string, anybodys, sticky bool) error {
 		return fmt.Errorf("check a folder: %w", err)
 	}
 	stat, _ := info.Sys().(*syscall.Stat_t)
-	owned := stat != nil && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid() || anybodys)
+	owned := stat != nil && (stat.Uid == 0 || isOwn(stat.Uid) || anybodys)
 	private := info.Mode().Perm()&0o022 == 0 || sticky && info.Mode()&os.ModeSticky != 0
 	if !info.IsDir() || !owned || !private {
 		return wire.Errorf(wire.NotPermitted, "folder %s has mode %v and %s: want a folder of this user's or root's that others cannot write", folder, info.Mode(), owner(stat))
 	}
 	return nil
 }
+
+// isOwn reports whether a uid is this user's. That of a user whom this process's user namespace does not map is nobody's own.
+func isOwn(uid uint32) bool { return int(uid) == os.Geteuid() && !process.UnmappedUser(uid) }
 
 func owner(stat *syscall.Stat_t) string {
 	if stat == nil {
