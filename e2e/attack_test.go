@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"runtime"
@@ -60,6 +61,7 @@ func playTarget([]string) error {
 	services.Handle(measuring, "measure", measure)
 	return services.Server{
 		Endpoints: map[string]*services.Mux{targetEndpoint: target, measureEndpoint: measuring}, Ready: func() { fmt.Println("ready") },
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}.Serve(ctx)
 }
 
