@@ -14,7 +14,7 @@ import (
 const mostHeld = 8 << 20
 
 // keeps is what a Go process keeps of the memory that it had, in bytes: it is not given back while anything is in its pages.
-const keeps = 4 << 20
+const keeps = 6 << 20
 
 // guard: budget of wire/session; without it unread streams alone cost more than 60 MiB. Each attack is made by a process of its own over one session, and
 // measured while it holds what it could get.

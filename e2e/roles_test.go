@@ -35,6 +35,7 @@ func play(role string, args []string) int {
 		"target":    playTarget,
 		"attacker":  playAttacker,
 		"knocker":   playKnocker,
+		"flooder":   playFlooder,
 		"inventory": playInventory,
 	}
 	if err := roles[role](args); err != nil {
