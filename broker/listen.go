@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
@@ -28,9 +27,6 @@ type listener struct {
 // listen takes the socket's path over and listens, or uses the listener given, which stays its maker's. It fails with wire.Conflict while another broker
 // holds the path.
 func listen(path string, given *net.UnixListener) (*listener, error) {
-	if process.UnmappedUser(uint32(os.Geteuid())) {
-		return nil, wire.Errorf(wire.NotPermitted, "this user is not mapped in its user namespace: a broker would take everybody who is not for itself")
-	}
 	if err := socket.CheckPath(path); err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (w *world) knock(attr *syscall.SysProcAttr) (*process, string) {
 	return p, p.stdout.next(w.t)
 }
 
-// guard: UnmappedUser in identify of the broker, and in listen; isOwn of wire/socket. Each namespace is a real one.
+// guard: UnmappedUser in identify of the broker, and in isOwn and peerUser of wire/socket. Each namespace is a real one.
 func TestAUserThatIsNotMappedIsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it takes root to play other users")
@@ -87,18 +87,31 @@ func TestAUserThatIsNotMappedIsNobody(t *testing.T) {
 	}
 	t.Run("a broker that is itself not mapped", func(t *testing.T) {
 		w := newWorld(t)
+		os.Chmod(w.dir, 0o755)
 		cmd := w.serve()
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
-		p := w.start(cmd)
-		if code := p.exit(t); code == 0 || !strings.Contains(p.stderr.whole(t), "not mapped") {
-			t.Errorf("exit code %d, %s", code, p.stderr.whole(t))
+		w.broker = w.start(cmd)
+		w.broker.stderr.await(t, "broker started")
+		if _, said := w.knock(stranger(1234)); !strings.Contains(said, "not mapped in the broker's user namespace") {
+			t.Errorf("another user: %q", said)
+		}
+		if _, said := w.knock(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}); said != "opened" {
+			t.Errorf("its own user, which is not mapped either: %q", said)
 		}
 	})
-	t.Run("a client that is itself not mapped", func(t *testing.T) {
+	t.Run("clients that are themselves not mapped", func(t *testing.T) {
 		w := newWorld(t)
+		os.Chmod(w.dir, 0o755)
 		w.startBroker()
-		if _, said := w.knock(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}); !strings.Contains(said, "not_permitted") {
-			t.Errorf("%q", said)
+		if _, said := w.knock(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}); said != "opened" {
+			t.Errorf("of the broker's user: %q", said)
+		}
+		// A process of another user that then makes a namespace: to it root shows as itself.
+		cmd := exec.Command("unshare", "--user", w.copied())
+		cmd.Env = []string{roleVariable + "=knocker"}
+		cmd.SysProcAttr = stranger(1234)
+		if said := w.start(cmd).stdout.next(t); !strings.Contains(said, "not_permitted") {
+			t.Errorf("of another user: %q", said)
 		}
 	})
 	t.Run("a broker whose namespace maps all users serves nobody as any user", func(t *testing.T) {

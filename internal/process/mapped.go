@@ -54,3 +54,7 @@ func mapsAll(path string) bool {
 	}
 	return sum >= allIDs
 }
+
+// SameUser reports whether the process is of this process's user, as the kernel knows it and not as its number shows it: whether it may be signalled, see kill(2).
+// It is for who has the same number, and false for a process that is gone.
+func (h *Handle) SameUser() bool { return h.Signal(0) == nil }
