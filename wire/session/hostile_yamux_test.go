@@ -108,7 +108,7 @@ func TestPingsAreAnsweredAndStartNothing(t *testing.T) {
 	}
 }
 
-// guard: budget, for what yamux's side of a session queues.
+// guard: queueBound, and behind it the budget: one of them must do.
 func TestAPeerThatReadsNoAnswersToItsPingsIsEnded(t *testing.T) {
 	leavesNothing(t)
 	a, b := sockets(t)
