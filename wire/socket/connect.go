@@ -50,13 +50,13 @@ func peerUser(conn *net.UnixConn) (uid uint32, own bool, err error) {
 		return 0, false, err
 	}
 	h, cred, err := process.FromPeer(raw)
-	defer h.Close()
-	if err != nil && !errors.Is(err, process.ErrGone) {
-		return 0, false, fmt.Errorf("identify the broker: %w", err)
-	}
 	own = int(cred.UID) == os.Geteuid()
 	if own && process.UnmappedUser(cred.UID) { // the number proves nothing
 		own = h != nil && h.SameUser()
+	}
+	h.Close()
+	if err != nil && !errors.Is(err, process.ErrGone) {
+		return 0, false, fmt.Errorf("identify the broker: %w", err)
 	}
 	return cred.UID, own, nil
 }
