@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -255,7 +256,12 @@ type party struct {
 	handle *process.Handle // nil where the kernel gives none
 }
 
-// identify takes the peer's identity from its socket.
+// noGroup is a gid that no group has, see setresgid(2).
+const noGroup = 1<<32 - 1
+
+// identify takes the peer's identity from its socket: all that is decided about it is decided on that. Its pid is 0 if it is in a pid namespace that is not below
+// the broker's: it is let in, by its user, and known by its handle alone. One whose user may not be mapped in the broker's user namespace is refused, unless it
+// is the broker's own: nobody knows who it is. A group of that kind counts for no rule.
 func identify(conn *net.UnixConn) (party, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -265,7 +271,14 @@ func identify(conn *net.UnixConn) (party, error) {
 	if err != nil && cred.PID != 0 {
 		return party{}, fmt.Errorf("identify a peer: %w", err)
 	}
-	p := party{Process: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, groups: cred.Groups, handle: h}
+	if own := int(cred.UID) == os.Geteuid() && h != nil && h.SameUser(); process.UnmappedUser(cred.UID) && !own {
+		h.Close()
+		return party{}, wire.Errorf(wire.NotPermitted, "the user of process %d is not mapped in the broker's user namespace, or is its user %d: the kernel shows both alike", cred.PID, cred.UID)
+	}
+	p := party{Process: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, groups: slices.DeleteFunc(cred.Groups, process.UnmappedGroup), handle: h}
+	if process.UnmappedGroup(p.GID) {
+		p.GID = noGroup
+	}
 	if h != nil {
 		p.Program = h.Program()
 	}

@@ -1,8 +1,10 @@
 package e2e_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,5 +67,35 @@ func TestABrokerServesItsOwnUserAndRootOnly(t *testing.T) {
 	status := ctlJSON[struct{ Denied int }](w, "status", "status")
 	if status.Denied != 1 {
 		t.Errorf("%d denials are counted, want 1", status.Denied)
+	}
+}
+
+// guard: the uid that services/register.go compares with that of the broker before. An instance would tell the next one of its sessions, and take its word for
+// who its clients are.
+func TestAnInstanceRegistersWithNoBrokerOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to be another user needs root")
+	}
+	const other = 1234
+	w := newWorld(t)
+	w.startBroker()
+	instance := w.role("target")
+	instance.stdout.await(t, "ready")
+	w.broker.kill()
+	files, err := filepath.Glob(filepath.Join(w.dir, "b.sock*"))
+	for _, path := range append(files, w.dir) {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	if err := errors.Join(err, os.Mkdir(w.dir, 0o755), os.Chown(w.dir, other, other)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(w.brokerd, "serve", "--socket", w.socket, "--config-dir", w.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
+	w.broker = w.start(cmd)
+	w.broker.stderr.await(t, "broker started")
+	instance.stderr.await(t, "the broker runs as uid 1234, and the one before ran as 0")
+	out, errs, code := w.ctl("service", "list", "--json")
+	if code != 0 || strings.Contains(out, targetEndpoint) {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 }

@@ -32,6 +32,11 @@ func play(role string, args []string) int {
 		"lastwords": playLastWords,
 		"frail":     playFrail,
 		"crowd":     playCrowd,
+		"target":    playTarget,
+		"attacker":  playAttacker,
+		"knocker":   playKnocker,
+		"flooder":   playFlooder,
+		"inventory": playInventory,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)

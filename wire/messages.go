@@ -19,12 +19,14 @@ const (
 type Limits struct {
 	Calls  int64 `msgpack:"c"` // requests that are not yet answered
 	OneWay int64 `msgpack:"o"` // one-way messages that are not yet handled
-	Bytes  int64 `msgpack:"b"` // bytes of both their bodies
-	Files  int64 `msgpack:"f"` // descriptors of both
+	Bytes  int64 `msgpack:"b"` // bytes of the requests' values, and of the one-way messages' no more
+	Files  int64 `msgpack:"f"` // descriptors of either
+	// OneWayBytes are bytes of the one-way messages' values.
+	OneWayBytes int64 `msgpack:"w,omitempty"`
 }
 
 // DefaultLimits are the limits of a side that states none.
-var DefaultLimits = Limits{Calls: 256, OneWay: 256, Bytes: 4 << 20, Files: 64}
+var DefaultLimits = Limits{Calls: 256, OneWay: 256, Bytes: 4 << 20, Files: 64, OneWayBytes: 1 << 20}
 
 // OrDefault returns l, with the default for each limit that is not positive, and no less than what one largest message needs.
 func (l Limits) OrDefault() Limits {
@@ -40,7 +42,17 @@ func (l Limits) OrDefault() Limits {
 	if l.Files <= 0 {
 		l.Files = DefaultLimits.Files
 	}
+	if l.OneWayBytes <= 0 {
+		l.OneWayBytes = DefaultLimits.OneWayBytes
+	}
 	l.Bytes, l.Files = max(l.Bytes, MaxBody), max(l.Files, MaxFiles)
+	l.OneWayBytes = max(min(l.OneWayBytes, l.Bytes), MaxBody)
+	return l
+}
+
+// OfOneWay returns l with the bytes of one-way messages as its bytes.
+func (l Limits) OfOneWay() Limits {
+	l.Bytes = l.OneWayBytes
 	return l
 }
 

@@ -174,8 +174,8 @@ func TestLimitsHaveDefaultsAndRoomForOneMessage(t *testing.T) {
 	for _, test := range []struct{ in, want wire.Limits }{
 		{wire.Limits{}, wire.DefaultLimits},
 		{wire.Limits{Calls: -1, OneWay: math.MinInt64, Bytes: -1}, wire.DefaultLimits},
-		{wire.Limits{Calls: 1, OneWay: 2, Bytes: 3}, wire.Limits{Calls: 1, OneWay: 2, Bytes: wire.MaxBody, Files: 64}},
-		{wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64, Files: 1}, wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64, Files: wire.MaxFiles}},
+		{wire.Limits{Calls: 1, OneWay: 2, Bytes: 3}, wire.Limits{Calls: 1, OneWay: 2, Bytes: wire.MaxBody, Files: 64, OneWayBytes: wire.MaxBody}},
+		{wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64, Files: 1}, wire.Limits{Calls: math.MaxInt64, OneWay: 1, Bytes: math.MaxInt64, Files: wire.MaxFiles, OneWayBytes: 1 << 20}},
 	} {
 		if got := test.in.OrDefault(); got != test.want {
 			t.Errorf("%+v: %+v, want %+v", test.in, got, test.want)

@@ -85,6 +85,7 @@ func (o order) steps(keeper int) []step {
 	}
 	if c := o.Credential; c != nil {
 		steps = append(steps,
+			step{"give up capabilities that a program could get back", "", func() error { return bound(c) }},
 			step{fmt.Sprintf("become user %d with group %d", c.Uid, c.Gid), "", func() error { return become(c) }},
 			step{"give up new privileges", "", func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }})
 	}
@@ -104,6 +105,31 @@ func (o order) dir() string {
 
 func (l Limit) set() error {
 	return unix.Prlimit(0, l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}, nil)
+}
+
+// bound empties the sets of capabilities that a change of the uid leaves as they are, see capabilities(7): the inheritable and the ambient ones, and, unless the
+// program stays root, the bounding set. The last takes CAP_SETPCAP: without it, that no privileges can be gained must do.
+func bound(c *syscall.Credential) error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && err != unix.EINVAL { // before Linux 4.3 there are none
+		return err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return err
+	}
+	if c.Uid != 0 {
+		for capability := uintptr(0); ; capability++ {
+			err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
+			if err == unix.EINVAL || err == unix.EPERM { // behind the last; or not allowed
+				break
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+	sets[0].Inheritable, sets[1].Inheritable = 0, 0
+	return unix.Capset(&header, &sets[0])
 }
 
 // become takes on credentials. Without the uid 0 no capability is left. Only this thread does: the others end when it executes the program, and must not count

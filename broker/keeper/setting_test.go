@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -171,6 +172,25 @@ func TestWithoutAWordTheProgramHasItsStartersSettings(t *testing.T) {
 	}
 }
 
+// inherit makes capabilities of this thread inheritable, and ambient where there are any.
+func inherit(t *testing.T, set uint32) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	err := unix.Capget(&header, &sets[0])
+	if err == nil {
+		sets[0].Inheritable = set
+		err = unix.Capset(&header, &sets[0])
+	}
+	if err == nil && set != 0 {
+		err = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, unix.CAP_NET_ADMIN, 0, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// guard: bound and become of the second stage. The starter has inheritable and ambient capabilities, too.
 func TestAProgramOfAnotherUserHasNothingOfItsStarters(t *testing.T) {
 	asRoot(t)
 	const none = "0000000000000000"
@@ -187,10 +207,18 @@ func TestAProgramOfAnotherUserHasNothingOfItsStarters(t *testing.T) {
 			leavesNothing(t)
 			c := sleeper(t)
 			c.Credential = &tt.credential
+			runtime.LockOSThread() // the keeper has what the thread has that forks it
+			inherit(t, 1<<unix.CAP_NET_ADMIN)
 			k := start(t, c)
+			inherit(t, 0)
+			runtime.UnlockOSThread()
 			pid := k.Program().PID()
+			bounding := status(os.Getpid(), "CapBnd")
+			if tt.credential.Uid != 0 {
+				bounding = none
+			}
 			for key, want := range map[string]string{
-				"Uid": tt.uid, "Gid": tt.gid, "Groups": tt.groups, "NoNewPrivs": "1", "CapEff": tt.no, "CapPrm": tt.no, "CapAmb": none,
+				"Uid": tt.uid, "Gid": tt.gid, "Groups": tt.groups, "NoNewPrivs": "1", "CapEff": tt.no, "CapPrm": tt.no, "CapAmb": none, "CapInh": none, "CapBnd": bounding,
 			} {
 				if got := status(pid, key); got != want {
 					t.Errorf("%s: %q, want %q", key, got, want)

@@ -24,7 +24,7 @@ const (
 	fullWriters = 16
 	smallChunk  = 1 << 10
 	// queueBound is how many bytes may wait at all: yamux's own frames, which wait for nothing, are a peer's doing. Beyond it the session ends.
-	queueBound = 3 << 20
+	queueBound = 2 << 20
 )
 
 // A conn is a session's socket. What leaves on it are whole frames: those of the lane, and those of yamux, a few at a time in turns.
@@ -35,6 +35,7 @@ type conn struct {
 	net.Conn
 	unix    *net.UnixConn // nil: Conn carries no descriptors
 	stats   *stats
+	held    *budget
 	flows   flows
 	in      incoming
 	turn    chan struct{} // of who writes; a frame that was begun is finished before it is given on
@@ -56,14 +57,14 @@ type conn struct {
 }
 
 // newConn returns a conn whose side is the session's opener or not.
-func newConn(under net.Conn, st *stats, opener bool) *conn {
+func newConn(under net.Conn, st *stats, held *budget, opener bool) *conn {
 	c := &conn{
-		Conn: under, stats: st, turn: make(chan struct{}, 1), opening: make(chan struct{}, 1),
+		Conn: under, stats: st, held: held, turn: make(chan struct{}, 1), opening: make(chan struct{}, 1),
 		gone: make(chan struct{}), room: make(chan struct{}),
 	}
 	c.unix, _ = under.(*net.UnixConn)
 	c.try = newTrier(under)
-	c.flows.opener, c.flows.byID = opener, map[uint32]*flow{}
+	c.flows.opener, c.flows.byID, c.flows.held = opener, map[uint32]*flow{}, held
 	return c
 }
 
@@ -199,10 +200,11 @@ func (c *conn) writeMux(frame []byte) {
 			c.flushLocked(nil)
 		}
 	}
-	if c.queued+len(frame) > queueBound {
+	if c.queued+len(frame)+len(c.queue)*frameCost > queueBound {
 		c.breakLocked()
 		return
 	}
+	c.held.take(len(frame) + frameCost)
 	c.queue = append(c.queue, slices.Clone(frame))
 	c.queued += len(frame)
 }
@@ -285,6 +287,7 @@ func (c *conn) next() (b []byte) {
 	}
 	c.queue = slices.Delete(c.queue, 0, n)
 	c.queued -= len(b)
+	c.held.give(len(b) + n*frameCost)
 	if n == 0 {
 		c.queue = nil
 		c.flushing = false
@@ -299,6 +302,7 @@ func (c *conn) signalLocked() {
 }
 
 func (c *conn) emptyLocked() {
+	c.held.give(c.queued + len(c.queue)*frameCost)
 	c.queue, c.queued = nil, 0
 	c.signalLocked()
 }

@@ -50,3 +50,17 @@ func (s *Session) Held() time.Duration {
 	defer s.mu.Unlock()
 	return s.reader.held
 }
+
+// SetPatience sets how long a session whose budget is full waits before it ends.
+func (s *Session) SetPatience(d time.Duration) {
+	s.held.mu.Lock()
+	defer s.held.mu.Unlock()
+	s.held.patience = d
+}
+
+// InMemory returns what the session holds for its peer by its own count, in bytes.
+func (s *Session) InMemory() int {
+	s.held.mu.Lock()
+	defer s.held.mu.Unlock()
+	return s.held.held
+}

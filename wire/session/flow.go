@@ -12,11 +12,8 @@ import (
 )
 
 const (
-	// unreadBound is how many bytes on all streams of a session may have come that nobody has read. It is 64 full windows of yamux: sixteen streams
-	// whose readers stand still use a quarter of it. yamux keeps them in buffers of up to twice that.
-	unreadBound = 16 << 20
 	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it. yamux's buffers
-	// only grow.
+	// only grow. Where the session's budget is tight, each is given back as soon as it is empty.
 	shrinkAbove = 64 << 10
 )
 
@@ -32,6 +29,7 @@ type flow struct {
 	// The rest is guarded by the mutex of all.
 	unread    int
 	most      int // of unread, since the buffer was given back
+	cost      int // that the budget has of it beside its buffer
 	gone      bool
 	released  bool
 	dropped   bool
@@ -44,6 +42,7 @@ type flow struct {
 // flows are the streams of a conn, by their id. Their number is bounded by that of yamux's streams.
 type flows struct {
 	opener bool // this side's streams have odd ids
+	held   *budget
 
 	mu        sync.Mutex
 	byID      map[uint32]*flow
@@ -103,25 +102,56 @@ func (a *flows) begins(id uint32) error {
 	if used || id == 0 || (id%2 == 1) == a.opener {
 		return wire.Errorf(wire.Malformed, "read a frame: stream %d is opened, which is in use or not the peer's to open", id)
 	}
-	a.byID[id] = &flow{all: a, id: id, unclaimed: true}
+	a.byID[id] = &flow{all: a, id: id, unclaimed: true, cost: streamCost}
 	a.unclaimed++
+	a.held.take(streamCost)
 	return nil
 }
 
-// came adds n bytes that have come on f, which may be nil. More than unreadBound are a breach of the protocol.
-func (a *flows) came(f *flow, n int) error {
+// came adds n bytes that have come on f, which may be nil.
+func (a *flows) came(f *flow, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if f == nil || f.dropped {
-		return nil // yamux drops them
+		return // yamux drops them
 	}
 	f.unread += n
-	f.most = max(f.most, f.unread)
 	a.unread += n
-	if a.unread > unreadBound {
-		return wire.Errorf(wire.OverQuota, "more than %d bytes on streams that nobody has read", unreadBound)
+	if more := f.unread - f.most; more > 0 {
+		a.held.take(buffered(f.unread) - buffered(f.most))
+		f.most = f.unread
 	}
-	return nil
+}
+
+// await waits until the session's budget has room for the next frame. Until then all waits that the peer sends.
+func (a *flows) await(gone <-chan struct{}) error {
+	if a.held.full() != nil {
+		a.giveEmpty()
+	}
+	return a.held.await(gone)
+}
+
+// giveEmpty gives the buffers back that are empty.
+func (a *flows) giveEmpty() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.byID {
+		if f.unread == 0 && f.most > 0 && f.Stream != nil {
+			f.Shrink()
+			f.emptiedLocked()
+		}
+	}
+}
+
+// buffered returns how large yamux's buffer of a stream is, on average, in which there were so many bytes at most: it doubles as it grows.
+func buffered(most int) int { return most + most/2 }
+
+// emptiedLocked notes that the stream's buffer was given back.
+func (f *flow) emptiedLocked() {
+	if !f.dropped {
+		f.all.held.give(buffered(f.most))
+	}
+	f.most = 0
 }
 
 // find returns the flow of an id, or nil.
@@ -199,6 +229,7 @@ func (a *flows) dropLocked(f *flow) {
 	f.dropped = true
 	a.claimLocked(f)
 	a.unread -= f.unread
+	a.held.give(f.cost + buffered(f.most))
 	delete(a.byID, f.id)
 }
 
@@ -255,9 +286,9 @@ func (f *flow) Read(b []byte) (int, error) {
 		f.unread -= n
 		a.unread -= n
 	}
-	shrink := f.unread == 0 && (f.most > shrinkAbove || f.released)
+	shrink := f.unread == 0 && f.most > 0 && (f.most > shrinkAbove || f.released || a.held.tight())
 	if shrink {
-		f.most = 0
+		f.emptiedLocked()
 	}
 	a.mu.Unlock()
 	if shrink {

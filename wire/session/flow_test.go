@@ -63,6 +63,7 @@ func TestStreamsThatWereRefusedCostNoMemory(t *testing.T) {
 	}
 }
 
+// guard: budget.await.
 func TestAPeerThatSendsMoreThanIsReadIsEnded(t *testing.T) {
 	for name, first := range map[string][]byte{
 		"streams": full(t, "block"),
@@ -78,6 +79,7 @@ func TestAPeerThatSendsMoreThanIsReadIsEnded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			s.SetPatience(100 * time.Millisecond)
 			defer closes(t, s)
 			defer a.Close()
 			go io.Copy(io.Discard, a)

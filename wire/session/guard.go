@@ -24,10 +24,10 @@ const (
 )
 
 const (
-	// pingBurst is how many pings a peer may send at once. yamux starts a goroutine for each.
-	pingBurst = 64
-	// pingEvery is how often one more is due.
-	pingEvery = time.Second
+	// idleBurst is how many frames a peer may send at once that say nothing. No yamux sends any: each of them costs a look, and nothing else bounds their number.
+	idleBurst = 4096
+	// idleEvery is how often one more is due.
+	idleEvery = time.Millisecond
 )
 
 // A yamuxFrame is the header of a frame.
@@ -57,8 +57,8 @@ func (h yamuxFrame) finish() yamuxFrame {
 // A guard follows the frames that a peer sends and refuses, before yamux sees them, those that it would misread or pay too much for.
 type guard struct {
 	flows *flows
-	pings int       // that may still come
-	since time.Time // when pings was last raised
+	idle  int       // frames that may still come
+	since time.Time // when idle was last raised
 }
 
 // frame looks at the header of the next frame, and returns the stream that it is for; nil: none that is there. An error is a breach of the protocol.
@@ -72,9 +72,9 @@ func (g *guard) frame(h yamuxFrame) (*flow, error) {
 	case kind == yamuxData || kind == yamuxUpdate:
 		return g.stream(h)
 	case kind == yamuxPing && h.has(yamuxSYN):
-		return nil, g.ping(time.Now())
+		return nil, nil
 	}
-	return nil, nil
+	return nil, g.idles(time.Now())
 }
 
 // stream follows what a frame does to its stream.
@@ -88,17 +88,33 @@ func (g *guard) stream(h yamuxFrame) (*flow, error) {
 	if h.has(yamuxFIN | yamuxRST) {
 		g.flows.letGo(to)
 	}
+	if says := h.length() > 0 || h.has(yamuxSYN|yamuxACK|yamuxFIN|yamuxRST); to == nil || !says {
+		return to, g.idles(time.Now())
+	}
 	return to, nil
 }
 
-func (g *guard) ping(now time.Time) error {
-	if due := now.Sub(g.since) / pingEvery; due > 0 {
-		g.pings = int(min(due+time.Duration(g.pings), pingBurst))
+// idles counts a frame that says nothing: of no stream, or of one of which it changes nothing.
+func (g *guard) idles(now time.Time) error {
+	if due := now.Sub(g.since) / idleEvery; due > 0 {
+		g.idle = int(min(due+time.Duration(g.idle), idleBurst))
 		g.since = now
 	}
-	if g.pings == 0 {
-		return wire.Errorf(wire.OverQuota, "more than %d pings at once", pingBurst)
+	if g.idle == 0 {
+		return wire.Errorf(wire.OverQuota, "more than %d frames of yamux at once that say nothing", idleBurst)
 	}
-	g.pings--
+	g.idle--
 	return nil
+}
+
+// pong returns the answer to a ping. yamux would start a goroutine for each.
+func (h yamuxFrame) pong() (answer yamuxFrame, isPing bool) {
+	if h.kind() != yamuxPing || !h.has(yamuxSYN) {
+		return nil, false
+	}
+	answer = make(yamuxFrame, yamuxHeader)
+	answer[1] = yamuxPing
+	binary.BigEndian.PutUint16(answer[2:], yamuxACK)
+	copy(answer[8:], h[8:]) // which ping it was
+	return answer, true
 }

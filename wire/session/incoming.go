@@ -145,11 +145,18 @@ func (in *incoming) passOn() error {
 	h := yamuxFrame(bytes.Clone(in.buf[in.r : in.r+yamuxHeader]))
 	in.r += yamuxHeader
 	to, err := in.guard.frame(h)
+	if err == nil && h.has(yamuxSYN) {
+		err = in.conn.flows.await(in.conn.gone)
+	}
 	if err == nil {
 		err = in.mux.start()
 	}
 	if err != nil {
 		return err
+	}
+	if answer, ok := h.pong(); ok {
+		in.conn.writeMux(answer)
+		return nil
 	}
 	if h.has(yamuxACK) {
 		defer in.conn.flows.acknowledged(to)
@@ -164,9 +171,10 @@ func (in *incoming) passOn() error {
 			return unexpected(err)
 		}
 		b := in.buf[in.r:min(in.w, in.r+left)]
-		if err := in.conn.flows.came(to, len(b)); err != nil {
+		if err := in.conn.flows.await(in.conn.gone); err != nil {
 			return err
 		}
+		in.conn.flows.came(to, len(b))
 		h.setLength(len(b))
 		if err := in.mux.pass(h); err != nil {
 			return err
@@ -201,6 +209,11 @@ func (in *incoming) frame() (f wire.Frame, err error) {
 	in.r += wire.HeaderSize
 	if f.Kind == wire.KindLarge {
 		return f, wire.Errorf(wire.Malformed, "read a frame: a %v where no large body belongs", f.Kind)
+	}
+	if adds := f.Kind == wire.KindRequest || f.Kind == wire.KindOneWay; adds {
+		if err = in.conn.flows.await(in.conn.gone); err != nil {
+			return f, err
+		}
 	}
 	if f.Length > 0 {
 		f.Body, err = in.body(int(f.Length))

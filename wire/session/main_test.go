@@ -125,6 +125,12 @@ func flood(_ context.Context, s *session.Stream) error {
 	}
 }
 
+// stall reads nothing.
+func stall(ctx context.Context, _ *session.Stream) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func sink(_ context.Context, s *session.Stream) error {
 	_, err := io.Copy(io.Discard, s)
 	return err
@@ -133,7 +139,7 @@ func sink(_ context.Context, s *session.Stream) error {
 // usual serves what most tests need.
 var usual = handler{
 	methods: methods{"echo": echo, "note": noted, "block": block, "panic": panics, "ignore": ignore},
-	streams: streams{"echo": echoStream, "flood": flood, "sink": sink, "repeat": repeat, "pour": pour},
+	streams: streams{"echo": echoStream, "flood": flood, "sink": sink, "stall": stall, "repeat": repeat, "pour": pour},
 }
 
 const endpoint = "com.example.test"

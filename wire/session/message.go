@@ -32,6 +32,29 @@ type serving struct {
 	ctx      context.Context    // nil until the handler needs it
 	cancel   context.CancelFunc // ends it
 	load     load               // never changed
+	let      bool               // the value was let go, which then costs nothing more
+}
+
+// cost is what a request costs the session's budget.
+func (r *serving) cost() int {
+	if r.let {
+		return callCost
+	}
+	return callCost + int(r.load.bytes)
+}
+
+// costOneWay is cost for a one-way message.
+func (m *Message) costOneWay() int { return oneWayCost + int(m.load.bytes) }
+
+// letGo lets go of the value of a message whose handler has returned.
+func (m *Message) letGo() {
+	m.value = nil
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	if !m.let {
+		m.let = true
+		m.s.held.give(int(m.load.bytes))
+	}
 }
 
 // A requestContext is the context of a request's handler. It ends with the caller's time, its cancel, the session, and when the handler returns. It costs nothing

@@ -13,11 +13,11 @@ import (
 // maxLargeReplies is how many large replies a session sends at a time; others wait for their turn.
 const maxLargeReplies = 4
 
-// maxLargeBytes is how many bytes of large replies a session holds for its peer; a further one is encoded when there is room.
-const maxLargeBytes = 32 << 20
+// shortReply is how long a reply is, in bytes, that callCost pays for.
+const shortReply = 1 << 10
 
 // maxEncoding is how many replies are being encoded at a time, of which nobody knows before how large they are.
-const maxEncoding = 4
+const maxEncoding = 2
 
 // replyWait is how long replies may wait for a peer that takes none before it is ended.
 const replyWait = 10 * time.Second
@@ -51,8 +51,9 @@ func (s *Session) answer(m *Message) {
 // reply queues the reply to a request.
 func (s *Session) reply(m *Message, reply any, err error) {
 	socket.Discard(m.files) // before the credit for them comes back
+	m.letGo()
 	r, reserved := s.encodeInTurn(m, reply, err)
-	defer s.reserveLarge(-reserved)
+	defer s.held.give(reserved)
 	if s.ctx.Err() != nil { // that is why the handler returned; the peer is told the end and not its echo
 		socket.CloseFiles(r.files)
 		s.answered(m.id)
@@ -75,41 +76,72 @@ func (s *Session) replyUnsent(m *Message, err error) {
 	s.out.pushNow(&outgoing{frame: s.encode(m.id, m.Method, nil, err).frame})
 }
 
-// encodeInTurn encodes a reply. A large one waits for room before it is held; how much it has taken of that is returned, too.
+// encodeInTurn encodes a reply. One that is not short waits for room in the session's budget before it is held; how much it has taken of that is returned, too. Where
+// nothing is given back for replyWait the reply is an error. That of a method whose last reply was large waits before it is encoded.
 func (s *Session) encodeInTurn(m *Message, reply any, err error) (r encoded, reserved int) {
-	for {
+	for size := 0; ; {
+		if err == nil {
+			size = max(size, s.lastLarge(m.Method))
+		}
+		if size > reserved && s.awaitRoom(size-reserved) {
+			reserved = size
+		} else if size > reserved && err == nil {
+			err = wire.Errorf(wire.OverQuota, "a reply of %d bytes: the session has had no room for it for %v: read other replies and streams first", size, replyWait)
+		}
 		s.encoding <- struct{}{}
 		r = s.encode(m.id, m.Method, reply, err)
+		s.wasLarge(m.Method, len(r.large))
 		<-s.encoding
-		size := len(r.large)
-		if size <= reserved || s.ctx.Err() != nil {
+		size = len(r.large) + len(r.frame.Body)
+		if size <= max(reserved, shortReply) || s.ctx.Err() != nil {
 			return r, reserved
 		}
-		room := s.reserveLarge(size - reserved)
-		if room == nil {
+		if s.held.tryTake(size-reserved) == nil {
 			return r, size
 		}
-		r = encoded{} // it is encoded again then
-		select {
-		case <-room:
-		case <-s.done:
-		}
+		r = encoded{} // it is encoded again when there is room
 	}
 }
 
-// reserveLarge takes room for n more bytes of large replies, or gives it back. If there is none it returns a channel that is closed when there may be.
-func (s *Session) reserveLarge(n int) (room <-chan struct{}) {
+// lastLarge returns how long the last reply of a method was in bytes, if it was large.
+func (s *Session) lastLarge(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n > 0 && s.largeBytes+n > maxLargeBytes {
-		return s.largeRoom
+	return s.large[method]
+}
+
+// wasLarge notes how long the reply of a method was, 0 for one that was not large. The session knows maxSlow methods of large replies, and forgets them all when
+// there are more.
+func (s *Session) wasLarge(method string, size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case size == 0 && s.large == nil:
+		return
+	case size == 0:
+		delete(s.large, method)
+		return
+	case s.large == nil, len(s.large) == maxSlow:
+		s.large = map[string]int{}
 	}
-	s.largeBytes += n
-	if n < 0 {
-		close(s.largeRoom)
-		s.largeRoom = make(chan struct{})
+	s.large[method] = size
+}
+
+// awaitRoom takes n bytes of the session's budget as soon as there is room, and returns false when nothing is given back for replyWait or the session ends.
+func (s *Session) awaitRoom(n int) bool {
+	for {
+		room := s.held.tryTake(n)
+		if room == nil {
+			return true
+		}
+		select {
+		case <-room:
+		case <-time.After(replyWait):
+			return false
+		case <-s.done:
+			return false
+		}
 	}
-	return nil
 }
 
 // replyLarge queues a reply and sends its value on a stream, as soon as it is its turn. The stream begins first: who reads the reply can count on its
@@ -158,6 +190,7 @@ func (s *Session) answered(id uint32) {
 	defer s.mu.Unlock()
 	if m := s.serving[id]; m != nil {
 		s.asked = s.asked.minus(m.load)
+		s.held.give(m.cost())
 		delete(s.serving, id)
 	}
 }

@@ -71,12 +71,12 @@ func (s *Session) takeUpLocked(m *Message) (here bool) {
 
 // creditLocked counts a message against the peer's credit.
 func (s *Session) creditLocked(m *Message) error {
-	limits := s.conf.Receive
+	limits, toldLimits := s.conf.Receive, s.conf.Receive.OfOneWay()
 	switch _, twice := s.serving[m.id]; {
 	case m.OneWay && s.unhandled >= limits.OneWay:
 		return wire.Errorf(wire.OverQuota, "more than %d one-way messages that are not handled", limits.OneWay)
-	case m.OneWay && !m.load.fits(limits, s.told):
-		return wire.Errorf(wire.OverQuota, "more than %d bytes or %d descriptors of one-way messages that are not handled", limits.Bytes, limits.Files)
+	case m.OneWay && !m.load.fits(toldLimits, s.told):
+		return wire.Errorf(wire.OverQuota, "more than %d bytes or %d descriptors of one-way messages that are not handled", toldLimits.Bytes, limits.Files)
 	case m.OneWay:
 		s.unhandled++
 		s.told = s.told.plus(m.load)
@@ -96,6 +96,11 @@ func (s *Session) creditLocked(m *Message) error {
 		if !m.flush {
 			s.stats.callsIn.Add(1)
 		}
+	}
+	if m.OneWay {
+		s.held.take(m.costOneWay())
+	} else {
+		s.held.take(m.cost())
 	}
 	return nil
 }
@@ -176,7 +181,7 @@ func (s *Session) takeUp() {
 		}
 		handled, sum = handled+1, sum.plus(m.load)
 		s.handle(m)
-		if most := s.conf.Receive; handled >= most.OneWay/4 || sum.bytes >= most.Bytes/4 || sum.files >= most.Files/4 {
+		if most := s.conf.Receive.OfOneWay(); handled >= most.OneWay/4 || sum.bytes >= most.Bytes/4 || sum.files >= most.Files/4 {
 			tell()
 		}
 	}
@@ -213,6 +218,7 @@ func (s *Session) handle(m *Message) {
 		defer s.mu.Unlock()
 		s.unhandled--
 		s.told = s.told.minus(m.load)
+		s.held.give(m.costOneWay())
 		s.settleLocked()
 	}()
 	if _, err := s.serve(s.ctx, m); err != nil {

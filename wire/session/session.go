@@ -77,6 +77,7 @@ type Session struct {
 	done       chan struct{}
 	out        outbox
 	bodies     bodies
+	held       budget  // memory, for the peer
 	calls      *credit // for requests to the peer
 	oneWay     *credit // for one-way messages to the peer
 
@@ -106,8 +107,7 @@ type Session struct {
 	nextID      uint32
 	pending     map[uint32]*pending // requests that left here and are not yet answered
 	serving     map[uint32]*serving // requests of the peer that are not yet answered
-	largeBytes  int                 // of large replies that wait or are being sent
-	largeRoom   chan struct{}       // closed when that has shrunk
+	large       map[string]int      // how long the last reply was of methods whose was large
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
 	reader      reader
@@ -195,13 +195,13 @@ func create(under net.Conn, c Config) *Session {
 		started: time.Now(),
 		done:    make(chan struct{}),
 		calls:   newCredit(c.Send.Calls, c.Send),
-		oneWay:  newCredit(c.Send.OneWay, c.Send),
+		oneWay:  newCredit(c.Send.OneWay, c.Send.OfOneWay()),
 		pending: map[uint32]*pending{},
 		serving: map[uint32]*serving{},
 		streams: map[*Stream]struct{}{},
 		turns:   make(chan struct{}, maxLargeReplies),
 
-		encoding: make(chan struct{}, maxEncoding), largeRoom: make(chan struct{}),
+		encoding: make(chan struct{}, maxEncoding),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -209,10 +209,11 @@ func create(under net.Conn, c Config) *Session {
 	s.log = s.log.With("session", ShortID(c.ID), "endpoint", c.Endpoint)
 	ctx := context.WithValue(context.Background(), sessionKey{}, s)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	s.held.limit(c.Receive)
 	s.out.init(s)
 	s.forsaken = make(chan struct{})
 	s.bodies.slots = map[bodyKey]chan largeBody{}
-	s.conn = newConn(under, &s.stats, c.Opener)
+	s.conn = newConn(under, &s.stats, &s.held, c.Opener)
 	s.mux.init(s)
 	s.conn.in.init(s.conn, &s.mux, c.Lane)
 	return s

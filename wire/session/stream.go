@@ -20,7 +20,7 @@ const (
 	maxStreams = 256
 	// streamsBound is how many yamux streams of both sides there may be at all, also those that have not begun, carry large bodies, or wait
 	// for their other half to be closed. A peer that leaves more is ended.
-	streamsBound = 6 * maxStreams
+	streamsBound = 4 * maxStreams
 	// streamRead is how much is read from a stream at once where only a header is wanted, in bytes. There may be many that wait for one.
 	streamRead = 512
 	// refusalWait is how long a peer may take for the error that its stream ends with.

@@ -59,6 +59,7 @@ func (s *Session) takePlace() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served++
+	s.held.take(serveCost)
 	return s.served <= maxStreams
 }
 
@@ -66,6 +67,7 @@ func (s *Session) leavePlace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served--
+	s.held.give(serveCost)
 }
 
 // refuseStream tells the peer why a stream is not served, and drops what comes on it.

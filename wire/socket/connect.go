@@ -26,8 +26,8 @@ func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, 
 		return nil, 0, err
 	}
 	conn = c.(*net.UnixConn)
-	uid, err = PeerUID(conn)
-	if self := os.Geteuid(); err == nil && uid != 0 && int(uid) != self && self != 0 {
+	uid, own, err := peerUser(conn)
+	if err == nil && uid != 0 && !own && os.Geteuid() != 0 {
 		err = wire.Errorf(wire.NotPermitted, "the broker at %s runs as uid %d: want this user or root", path, uid)
 	}
 	if err != nil {
@@ -39,16 +39,26 @@ func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, 
 
 // PeerUID returns the uid of the process at the other end of conn, which may have exited.
 func PeerUID(conn *net.UnixConn) (uint32, error) {
+	uid, _, err := peerUser(conn)
+	return uid, err
+}
+
+// peerUser is PeerUID, and reports whether that user is this one.
+func peerUser(conn *net.UnixConn) (uid uint32, own bool, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	h, cred, err := process.FromPeer(raw)
+	own = int(cred.UID) == os.Geteuid()
+	if own && process.UnmappedUser(cred.UID) { // the number proves nothing
+		own = h != nil && h.SameUser()
+	}
 	h.Close()
 	if err != nil && !errors.Is(err, process.ErrGone) {
-		return 0, fmt.Errorf("identify the broker: %w", err)
+		return 0, false, fmt.Errorf("identify the broker: %w", err)
 	}
-	return cred.UID, nil
+	return cred.UID, own, nil
 }
 
 // FromFile returns the Unix socket in f, which stays the caller's.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -76,12 +77,26 @@ func checkFolder(folder string, anybodys, sticky bool) error {
 		return fmt.Errorf("check a folder: %w", err)
 	}
 	stat, _ := info.Sys().(*syscall.Stat_t)
-	owned := stat != nil && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid() || anybodys)
+	owned := stat != nil && (stat.Uid == 0 || isOwn(folder, stat.Uid) || anybodys)
 	private := info.Mode().Perm()&0o022 == 0 || sticky && info.Mode()&os.ModeSticky != 0
 	if !info.IsDir() || !owned || !private {
 		return wire.Errorf(wire.NotPermitted, "folder %s has mode %v and %s: want a folder of this user's or root's that others cannot write", folder, info.Mode(), owner(stat))
 	}
 	return nil
+}
+
+// isOwn reports whether a folder whose owner shows as uid is this user's. A uid that may be that of any user whom this process's user namespace does not map proves
+// nothing: then the kernel is asked by O_NOATIME, which is for a file's owner, see open(2).
+func isOwn(folder string, uid uint32) bool {
+	if int(uid) != os.Geteuid() || !process.UnmappedUser(uid) {
+		return int(uid) == os.Geteuid()
+	}
+	fd, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NOATIME|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
 }
 
 func owner(stat *syscall.Stat_t) string {

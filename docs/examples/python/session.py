@@ -66,8 +66,9 @@ class Session:
         self._lane, self._streams, self._on_message = lane, Streams(lane), on_message
         limits = get(accepted, "l", {})
         size, files = get(limits, "b", 0) or 4 << 20, get(limits, "f", 0) or 64
+        told = min(get(limits, "w", 0) or 1 << 20, size)
         self._requests = _Credit(get(limits, "c", 0) or 256, size, files)
-        self._one_ways = _Credit(get(limits, "o", 0) or 256, size, files)
+        self._one_ways = _Credit(get(limits, "o", 0) or 256, told, files)
         self._last = 0  # the id of the last request
         self._requested = {}  # id of each request whose reply has not come whole
         self._replies = {}  # id of a request that somebody waits for: its reply's frame

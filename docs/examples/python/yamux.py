@@ -7,7 +7,7 @@ SYN, ACK, FIN, RST = 1, 2, 4, 8
 
 LARGE_VALUE = 35  # the kind of the one frame of a large value's stream
 REPLY = 4
-MOST_STREAMS = 1536
+MOST_STREAMS = 1024
 MAX_LARGE = 4 << 20
 MAX_UNREAD = 16 << 20
 
