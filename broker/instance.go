@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/services"
@@ -41,6 +42,8 @@ type instance struct {
 	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
 	mostTold  int           // how many open sessions it may tell of that this broker has not handed over
+	believed  bool          // of who their clients are: these are charged for them
+	charged   bool          // to its user, as a registration; guarded by the broker's mutex
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
 	heard     bool          // it has told of a session; likewise
 }
@@ -52,17 +55,15 @@ func (i *instance) routed(conn *net.UnixConn, id string) error {
 		return err
 	}
 	var files []*os.File
-	if i.handle != nil {
-		pidfd, err := i.handle.File()
-		if err != nil {
-			return err
+	if i.handle != nil { // the pidfd is a convenience, also where there is no descriptor left for it
+		if pidfd, err := i.handle.File(); err == nil {
+			defer pidfd.Close()
+			files = append(files, pidfd)
 		}
-		defer pidfd.Close()
-		files = append(files, pidfd)
 	}
 	conn.SetDeadline(time.Now().Add(answerWait))
 	err = socket.WriteFrame(conn, f, files...)
-	if _, unsent := errors.AsType[*socket.UnsentError](err); unsent { // the pidfd is a convenience
+	if _, unsent := errors.AsType[*socket.UnsentError](err); unsent {
 		err = socket.WriteFrame(conn, f)
 	}
 	return err
@@ -118,8 +119,12 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 		l, err = b.claim(i, p, l, conn)
 	}
 	if err != nil {
+		err = scarce(err)
 		b.refuse(conn, err)
-		b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
+		b.overQuota(Event{}, p.Process, err)
+		if wire.CodeOf(err) != wire.OverQuota {
+			b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
+		}
 		return
 	}
 	defer context.AfterFunc(b.ctx, func() {
@@ -169,8 +174,9 @@ func (b *Broker) tell(i *instance, sessions []wire.SessionInfo) {
 	}
 	if over > 0 {
 		err := wire.Errorf(wire.OverQuota, "%d sessions of %v are not listed: there are too many that this broker has not handed over", over, i)
+		b.limited.Add(1)
 		b.events.refused(i.event(EventOverQuota), err)
-		b.denials.warn("sessions not listed", "service", i.service, "instance", i.number, "peer", i.process.PID, "uid", i.process.UID, "code", err.Code, "err", err)
+		b.limits.warn("sessions not listed", "service", i.service, "instance", i.number, "peer", i.process.PID, "uid", i.process.UID, "code", err.Code, "err", err)
 	}
 }
 
@@ -194,6 +200,7 @@ func (b *Broker) succeedLocked(i *instance) {
 	b.latest[l] = i
 	if i.before != nil {
 		i.before.next = i
+		i.charged, i.before.charged = i.charged || i.before.charged, false // it is one process
 		close(i.before.succeeded)
 	}
 }
@@ -204,6 +211,9 @@ func (b *Broker) finish(i *instance) {
 	defer b.mu.Unlock()
 	if l := i.lineage(); b.latest[l] == i {
 		delete(b.latest, l)
+	}
+	if i.charged {
+		b.quotas.Discharge(i.process.UID, quota.Registrations)
 	}
 	close(i.finished)
 }

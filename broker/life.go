@@ -63,7 +63,7 @@ func (l *life) run() {
 		return // the broker leaves it as it is
 	}
 	l.s.mu.Lock()
-	stopped, putOff := l.stopping, errors.Is(err, wire.Unavailable)
+	stopped, putOff := l.stopping, errors.Is(err, wire.Unavailable) || errors.Is(err, wire.OverQuota)
 	if stopped || putOff {
 		l.s.settleLocked(l, err)
 	}
@@ -114,7 +114,7 @@ func (l *life) acquire(ctx context.Context) (*os.File, error) {
 			return lock, nil
 		}
 		if !errors.Is(err, wire.Conflict) {
-			return nil, wire.Errorf(wire.StartFailed, "%v", err)
+			return nil, startFailed(err)
 		}
 		select {
 		case <-l.news:
@@ -173,6 +173,7 @@ func (l *life) attend() {
 	if l.def.IdleExit == 0 {
 		idle.Stop()
 	}
+	defer l.s.b.programs.add(l)()
 	for {
 		select {
 		case <-l.keeper.Ended():

@@ -21,7 +21,7 @@ type listener struct {
 	*net.UnixListener
 	path    string
 	lock    *os.File
-	reserve *os.File // given up to turn a client away when there are no descriptors left
+	reserve *os.File // given up to turn a client away when there are no descriptors left; nil: something else has taken its place
 }
 
 // listen takes the socket's path over and listens, or uses the listener given, which stays its maker's. It fails with wire.Conflict while another broker
@@ -152,9 +152,9 @@ const (
 	acceptPauseMost  = time.Second
 )
 
-// accept returns the next connection. Where it cannot, for want of descriptors or memory, it turns a client away and goes on.
+// accept returns the next connection. Where it cannot, for want of descriptors or memory, it has a client turned away for that and goes on.
 // It fails only when the listener is closed.
-func (l *listener) accept() (*net.UnixConn, error) {
+func (l *listener) accept(turnAway func(*net.UnixConn, error)) (*net.UnixConn, error) {
 	for pause := acceptPauseFirst; ; pause = min(2*pause, acceptPauseMost) {
 		conn, err := l.AcceptUnix()
 		if err == nil || errors.Is(err, net.ErrClosed) {
@@ -162,8 +162,12 @@ func (l *listener) accept() (*net.UnixConn, error) {
 		}
 		l.reserve.Close()
 		l.SetDeadline(time.Now().Add(pause)) // also the pause
-		if turned, err := l.AcceptUnix(); err == nil {
-			turned.Close()
+		turned, again := l.AcceptUnix()
+		switch {
+		case again == nil:
+			turnAway(turned, err)
+		case !errors.Is(again, os.ErrDeadlineExceeded): // the descriptor in reserve was taken by something else: accept fails at once, and did not pause
+			time.Sleep(acceptPauseFirst)
 		}
 		l.SetDeadline(time.Time{})
 		l.reserve, _ = os.Open(os.DevNull)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/internal/count"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -33,8 +34,9 @@ var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "
 
 // A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
 type table struct {
-	events *events     // is told of what opens and closes
-	ends   *count.Each // of the closed, by code
+	events *events       // is told of what opens and closes
+	ends   *count.Each   // of the closed, by code
+	quotas *quota.Ledger // of sessions, and of descriptors while these are opening
 
 	mu     sync.Mutex
 	live   map[string]*entry
@@ -49,14 +51,26 @@ type entry struct {
 	instance *instance
 	told     bool          // it was not handed over here, but by an earlier broker
 	visit    bool          // it is the broker's own, of which nobody is told
+	charged  bool          // to its client
 	taken    chan struct{} // closed when it is no longer opening; nil: it is not, or it is closed
 }
 
-// take notes that the session is no longer opening.
-func (e *entry) take() {
+// takeLocked notes that the session is no longer opening.
+func (t *table) takeLocked(e *entry) {
 	if e.taken != nil {
 		close(e.taken)
 		e.taken = nil
+		t.quotas.Discharge(e.Client.UID, quota.Descriptors)
+	}
+}
+
+// leaveLocked takes a session out of those that live.
+func (t *table) leaveLocked(e *entry) {
+	t.takeLocked(e)
+	delete(t.live, e.ID)
+	if e.charged {
+		e.charged = false
+		t.quotas.Discharge(e.Client.UID, quota.Sessions)
 	}
 }
 
@@ -70,16 +84,16 @@ func (e *entry) event(kind string) Event {
 	return told
 }
 
-func newTable(told *events, ends *count.Each) *table {
-	return &table{events: told, ends: ends, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
+func newTable(told *events, ends *count.Each, quotas *quota.Ledger) *table {
+	return &table{events: told, ends: ends, quotas: quotas, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
 }
 
-// begin enters a session that is being handed over. The channel is closed when it is accepted, refused or lost.
+// begin enters a session that is being handed over, and for which its client was charged a session and a descriptor. The channel is closed when it is accepted, refused or lost.
 func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.State = SessionOpening
-	e := &entry{Session: s, instance: i, taken: make(chan struct{})}
+	e := &entry{Session: s, instance: i, charged: true, taken: make(chan struct{})}
 	t.live[s.ID] = e
 	return e.taken
 }
@@ -112,8 +126,7 @@ func (t *table) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.live[id]; e != nil {
-		e.take()
-		delete(t.live, id)
+		t.leaveLocked(e)
 	}
 }
 
@@ -188,9 +201,13 @@ func (t *table) update(info wire.SessionInfo, i *instance) bool {
 			t.events.add(e.event(EventSessionOpened))
 		}
 		e.State, e.instance = SessionOpen, i
-		e.take()
+		t.takeLocked(e)
 		if t.live[info.ID] == nil {
 			t.told[i.lineage()]++
+			e.charged = i.believed
+		}
+		if t.live[info.ID] == nil && e.charged {
+			t.quotas.Note(e.Client.UID, quota.Sessions)
 		}
 		t.live[info.ID] = e
 	}
@@ -238,8 +255,7 @@ func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 			delete(t.told, l)
 		}
 	}
-	delete(t.live, e.ID)
-	e.take()
+	t.leaveLocked(e)
 	if e.visit {
 		return
 	}
