@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"time"
+
+	"github.com/fairlead-dev/fairlead/broker/quota"
 )
 
 // Health is a service's health, for tests: it is given all times.
@@ -49,3 +51,6 @@ func (b *Broker) Callers() int {
 	defer b.mu.Unlock()
 	return len(b.callers)
 }
+
+// Has returns how much of a kind a user has.
+func (b *Broker) Has(uid uint32, k quota.Kind) int { return b.quotas.Use(uid, k) }

@@ -59,6 +59,7 @@ var roles = map[string]func(){
 	"vain":    registerInVain,
 	"tells":   tellOfMany,
 	"waiters": openAndWait,
+	"takes":   takeAsTold,
 
 	"monitors": monitorAll,
 }
