@@ -126,6 +126,7 @@ type ServiceDetails struct {
 	Start       time.Duration `msgpack:"st,omitempty" json:"start_timeout"`
 	Stop        time.Duration `msgpack:"so,omitempty" json:"stop_timeout"`
 	Idle        time.Duration `msgpack:"id,omitempty" json:"idle_exit"`
+	Hang        time.Duration `msgpack:"h,omitempty" json:"hang_timeout"`
 	Allow       AllowInfo     `msgpack:"a" json:"allow"`
 	Log         string        `msgpack:"l,omitempty" json:"log"`      // where the output goes, if it has a log of its own
 	Waiting     int           `msgpack:"w,omitempty" json:"waiting"`  // opens that wait for an instance

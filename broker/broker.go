@@ -55,6 +55,7 @@ type Broker struct {
 	local    *services.Host // serves Endpoint
 	watch    *watch.Set     // of the instances' processes
 	quotas   *quota.Ledger
+	answers  time.Duration // how long an instance has to say that it is there: answerHung
 	programs programs
 	cgroups  string // below which instances have theirs; empty: they have none
 	denied   atomic.Int64
@@ -93,8 +94,8 @@ func New(c Config) (*Broker, error) {
 	b := &Broker{
 		conf: c, log: c.Logger, started: time.Now(),
 		self:     wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
-		stopping: make(chan struct{}),
 		counters: newCounters(),
+		stopping: make(chan struct{}), answers: answerHung,
 		claimed:  make(chan struct{}),
 		services: map[string]*instance{}, endpoints: map[string]*instance{}, latest: map[lineage]*instance{},
 		declared: map[string]*service{}, owners: map[string]*service{}, callers: map[string]party{},

@@ -146,12 +146,17 @@ func (b *Broker) find(ctx context.Context, id, what string) (Session, *instance,
 	return s, i, nil
 }
 
+// inspectWait bounds how long an instance has to say what it sees of a session.
+const inspectWait = 5 * time.Second
+
 // inspect asks the instance of an open session what it sees.
 func (b *Broker) inspect(ctx context.Context, r SessionRequest) (Details, error) {
 	s, i, err := b.find(ctx, r.ID, "inspect a session")
 	if err != nil || i == nil {
 		return Details{Session: s}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, inspectWait)
+	defer cancel()
 	var in wire.Inspection
 	if i.local != nil {
 		in, err = b.local.Inspect(s.ID)

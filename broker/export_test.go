@@ -54,3 +54,6 @@ func (b *Broker) Callers() int {
 
 // Has returns how much of a kind a user has.
 func (b *Broker) Has(uid uint32, k quota.Kind) int { return b.quotas.Use(uid, k) }
+
+// SetHung sets how long an instance has to take a hand-over up, and then to answer. It is for a broker that does not serve yet.
+func (b *Broker) SetHung(take, answer time.Duration) { b.table.takeWait, b.answers = take, answer }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/quota"
@@ -46,6 +47,11 @@ type instance struct {
 	charged   bool          // to its user, as a registration; guarded by the broker's mutex
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
 	heard     bool          // it has told of a session; likewise
+	opening   int           // hand-overs that it has not taken up; likewise
+	progress  time.Time     // when it took one up last, or the first of these was handed over; likewise
+	looked    bool          // a timer is set for that; likewise
+	late      chan struct{} // room for one: it has taken nothing up for too long; nil for the broker itself
+	hung      atomic.Pointer[wire.Error]
 }
 
 // routed tells a client which session it gets and who this instance is.
@@ -134,11 +140,22 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	gone, unwatch := b.watchProcess(i.handle)
 	defer unwatch()
 	b.tell(i, sessions)
-	<-i.control.Done()
+	b.attend(i, b.hangTimeout(i, l))
 	i.control.Wait()
 	b.unregister(i)
 	b.events.add(i.event(EventInstanceUnregistered))
 	b.await(i, gone, l)
+}
+
+// hangTimeout returns how often an instance is asked whether it is there: as the definition says that its life was started by, or else the service's.
+func (b *Broker) hangTimeout(i *instance, l *life) time.Duration {
+	if l != nil {
+		return l.def.HangTimeout
+	}
+	if s := b.service(i.service); s != nil {
+		return s.definition().HangTimeout
+	}
+	return 0
 }
 
 // newInstance makes an instance of a registration.
@@ -159,7 +176,7 @@ func newInstance(p party, body []byte) (*instance, []wire.SessionInfo, error) {
 	}
 	i := &instance{
 		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: id.Started(),
-		finished: make(chan struct{}), succeeded: make(chan struct{}),
+		finished: make(chan struct{}), succeeded: make(chan struct{}), late: make(chan struct{}, 1),
 	}
 	return i, r.Sessions, nil
 }
@@ -245,7 +262,7 @@ func (b *Broker) await(i *instance, gone <-chan struct{}, l *life) {
 		}
 		text += ": " + l.keeper.Outcome().String()
 	}
-	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: text})
+	b.table.end(i, i.end(text))
 }
 
 // watchProcess returns a channel that is closed when a process is gone, until stop is called. One that cannot be watched is taken to be gone.

@@ -25,6 +25,7 @@ type life struct {
 	begun   time.Time
 	news    chan struct{} // room for one: the registration has come, or was lost
 	asked   chan struct{} // closed when it is to stop
+	hung    chan error    // room for one: its instance is hung
 	settled chan struct{} // closed when it has registered, or is over
 	ending  chan struct{} // closed when the program has ended, and it is known whose open was at the head
 	over    chan struct{} // closed when it is over
@@ -203,6 +204,9 @@ func (l *life) attend() {
 			} else {
 				idle.Reset(wait)
 			}
+		case err := <-l.hung:
+			l.killHung(err)
+			return
 		case <-l.asked:
 			l.end()
 			l.gone(nil)

@@ -94,13 +94,16 @@ func takes(t *testing.T, program, at string, uid int, what taking) player {
 	return playWith(t, cmd, "takes", string(argument), at)
 }
 
-// serving starts a broker of the test's own process that the test can look into.
-func serving(t *testing.T, c broker.Config) (*broker.Broker, *brokertest.Broker) {
+// serving starts a broker of the test's own process that the test can look into; something may be done before it serves.
+func serving(t *testing.T, c broker.Config, before ...func(*broker.Broker)) (*broker.Broker, *brokertest.Broker) {
 	t.Helper()
 	c.Socket = brokertest.Socket(t)
 	must(t, os.Chmod(filepath.Dir(c.Socket), 0o755))
 	b, err := broker.New(c)
 	must(t, err)
+	for _, do := range before {
+		do(b)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- b.Serve(ctx) }()
@@ -145,7 +148,7 @@ func TestWhoHasItsShareIsRefusedMoreAndNobodyElseIs(t *testing.T) {
 			b, at := serving(t, broker.Config{Quotas: few(k, share), Services: declared, Logger: l.logger()})
 			s := at.Dial(echoEndpoint, client.Options{})
 			if k == quota.Descriptors {
-				must(t, syscall.Kill(s.Peer().PID, syscall.SIGSTOP))
+				halt(t, s.Peer().PID)
 				t.Cleanup(func() { syscall.Kill(s.Peer().PID, syscall.SIGCONT) })
 			}
 			first := takes(t, program, at.Socket, nobody, taking{Kind: k, N: n})

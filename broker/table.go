@@ -34,9 +34,10 @@ var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "
 
 // A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
 type table struct {
-	events *events       // is told of what opens and closes
-	ends   *count.Each   // of the closed, by code
-	quotas *quota.Ledger // of sessions, and of descriptors while these are opening
+	events   *events       // is told of what opens and closes
+	ends     *count.Each   // of the closed, by code
+	takeWait time.Duration // for a hand-over to be taken up
+	quotas   *quota.Ledger // of sessions, and of descriptors while these are opening
 
 	mu     sync.Mutex
 	live   map[string]*entry
@@ -61,6 +62,7 @@ func (t *table) takeLocked(e *entry) {
 		close(e.taken)
 		e.taken = nil
 		t.quotas.Discharge(e.Client.UID, quota.Descriptors)
+		t.progressLocked(e.instance)
 	}
 }
 
@@ -85,7 +87,9 @@ func (e *entry) event(kind string) Event {
 }
 
 func newTable(told *events, ends *count.Each, quotas *quota.Ledger) *table {
-	return &table{events: told, ends: ends, quotas: quotas, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
+	return &table{
+		events: told, ends: ends, quotas: quotas, takeWait: takeWait, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{},
+	}
 }
 
 // begin enters a session that is being handed over, and for which its client was charged a session and a descriptor. The channel is closed when it is accepted, refused or lost.
@@ -95,6 +99,7 @@ func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
 	s.State = SessionOpening
 	e := &entry{Session: s, instance: i, charged: true, taken: make(chan struct{})}
 	t.live[s.ID] = e
+	t.handedLocked(i, s.OpenedAt.Time())
 	return e.taken
 }
 
@@ -200,8 +205,8 @@ func (t *table) update(info wire.SessionInfo, i *instance) bool {
 		if e.State == SessionOpening && !e.visit { // else it was open before, here or at an earlier broker
 			t.events.add(e.event(EventSessionOpened))
 		}
-		e.State, e.instance = SessionOpen, i
 		t.takeLocked(e)
+		e.State, e.instance = SessionOpen, i
 		if t.live[info.ID] == nil {
 			t.told[i.lineage()]++
 			e.charged = i.believed
@@ -230,8 +235,13 @@ func (t *table) move(from, to *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range t.live {
-		if e.instance == from {
-			e.instance = to
+		if e.instance != from {
+			continue
+		}
+		e.instance = to
+		if e.taken != nil {
+			from.opening--
+			t.handedLocked(to, time.Now())
 		}
 	}
 }
