@@ -39,7 +39,7 @@ func (b *Broker) readQuotas() (problems []ReloadProblem) {
 		b.log.Error("the quotas stay as they are", "err", p)
 	}
 	if len(wrong) == 0 {
-		b.quotas.Limit(limits.Within(openFiles()))
+		b.quotas.Limit(limits.Within(b.files))
 	}
 	return problems
 }
@@ -48,6 +48,9 @@ func (b *Broker) readQuotas() (problems []ReloadProblem) {
 // their socket.
 func (b *Broker) admit(conn *net.UnixConn) {
 	cred, err := credentials(conn)
+	if err == nil && !b.trusted(cred.UID) {
+		err = b.spare(conn)
+	}
 	if err == nil {
 		err = b.quotas.Charge(cred.UID, quota.Opens, quota.Connections)
 	}
@@ -74,6 +77,25 @@ func credentials(conn *net.UnixConn) (process.Cred, error) {
 		return process.Cred{}, err
 	}
 	return process.PeerCred(raw)
+}
+
+// spareFiles is how many descriptors are left to root and the broker's user, and to what is under way, when all others are taken.
+const spareFiles = 8
+
+// spare fails if a connection that has just been accepted has one of the last descriptors. A new one has the lowest number that is free: so its number says how many there are at least.
+func (b *Broker) spare(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	number := 0
+	if err := raw.Control(func(fd uintptr) { number = int(fd) }); err != nil {
+		return err
+	}
+	if number >= b.files-spareFiles {
+		return fmt.Errorf("accept a connection: %w", unix.EMFILE)
+	}
+	return nil
 }
 
 // refuseFirst refuses a connection before its first frame has come.

@@ -55,6 +55,7 @@ type Broker struct {
 	local    *services.Host // serves Endpoint
 	watch    *watch.Set     // of the instances' processes
 	quotas   *quota.Ledger
+	files    int           // how many descriptors it may have open
 	answers  time.Duration // how long an instance has to say that it is there: answerHung
 	programs programs
 	cgroups  string // below which instances have theirs; empty: they have none
@@ -94,7 +95,7 @@ func New(c Config) (*Broker, error) {
 	b := &Broker{
 		conf: c, log: c.Logger, started: time.Now(),
 		self:     wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
-		counters: newCounters(),
+		counters: newCounters(), files: openFiles(),
 		stopping: make(chan struct{}), answers: answerHung,
 		claimed:  make(chan struct{}),
 		services: map[string]*instance{}, endpoints: map[string]*instance{}, latest: map[lineage]*instance{},
@@ -105,7 +106,7 @@ func New(c Config) (*Broker, error) {
 	}
 	b.denials.log, b.limits.log = b.log, b.log
 	b.events.refusals = b.counters.refusals
-	b.quotas = quota.NewLedger(b.self.UID, quota.Defaults().Within(openFiles()))
+	b.quotas = quota.NewLedger(b.self.UID, quota.Defaults().Within(b.files))
 	b.readQuotas()
 	b.table = newTable(&b.events, b.counters.ends, b.quotas)
 	b.leave.Store(c.LeaveInstances)

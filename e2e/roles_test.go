@@ -32,6 +32,8 @@ func play(role string, args []string) int {
 		"lastwords": playLastWords,
 		"frail":     playFrail,
 		"crowd":     playCrowd,
+		"throng":    playThrong,
+		"server":    playServer,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)
