@@ -44,65 +44,36 @@ func (b *Broker) readQuotas() (problems []ReloadProblem) {
 	return problems
 }
 
-// admit begins to serve a connection, or refuses it at once. It is called where connections are accepted, and waits for nothing: the few bytes of a refusal are the first on
-// their socket.
-func (b *Broker) admit(conn *net.UnixConn) {
-	cred, err := credentials(conn)
-	if err == nil && !b.trusted(cred.UID) {
-		err = b.spare(conn)
-	}
-	if err == nil {
-		err = b.quotas.Charge(cred.UID, quota.Opens, quota.Connections)
-	}
-	if err == nil {
-		b.work.Go(func() { b.welcome(conn, func() { b.quotas.Discharge(cred.UID, quota.Connections) }) })
-		return
-	}
-	if p := b.programs.find(cred.PID); p != nil && p.reserve() {
-		b.work.Go(func() { b.welcomeProgram(conn, p, cred, err) })
-		return
-	}
-	b.refuseFirst(conn, cred, err)
-}
-
-// turnAway refuses a connection for which there is no descriptor but the one in reserve.
-func (b *Broker) turnAway(conn *net.UnixConn, err error) {
-	cred, _ := credentials(conn) // if not, who it is stays unknown
-	b.refuseFirst(conn, cred, err)
-}
-
-func credentials(conn *net.UnixConn) (process.Cred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return process.Cred{}, err
-	}
-	return process.PeerCred(raw)
-}
-
 // spareFiles is how many descriptors are left to root and the broker's user, and to what is under way, when all others are taken.
 const spareFiles = 8
 
-// spare fails if a connection that has just been accepted has one of the last descriptors. A new one has the lowest number that is free: so its number says how many there are at least.
-func (b *Broker) spare(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
+// admit begins to serve a connection, or refuses it at once. It is called where connections are accepted, and waits for nothing.
+func (b *Broker) admit(a arrival) {
+	err := b.charge(a)
+	if err == nil {
+		b.work.Go(func() { b.welcome(a) })
+		return
 	}
-	number := 0
-	if err := raw.Control(func(fd uintptr) { number = int(fd) }); err != nil {
-		return err
+	if p := b.programs.find(int(a.peer.Pid)); p != nil && p.reserve() {
+		b.work.Go(func() { b.welcomeProgram(a, p, err) })
+		return
 	}
-	if number >= b.files-spareFiles {
-		return fmt.Errorf("accept a connection: %w", unix.EMFILE)
-	}
-	return nil
+	b.turnAway(a, err)
 }
 
-// refuseFirst refuses a connection before its first frame has come.
-func (b *Broker) refuseFirst(conn *net.UnixConn, cred process.Cred, err error) {
+// charge charges a user for a connection. A new descriptor has the lowest number that is free: so its number says how many there are at least, and the last ones are for no stranger.
+func (b *Broker) charge(a arrival) error {
+	if a.fd >= b.files-spareFiles && !b.trusted(a.peer.Uid) {
+		return unix.EMFILE
+	}
+	return b.quotas.Charge(a.peer.Uid, quota.Opens, quota.Connections)
+}
+
+// turnAway refuses a connection before its first frame has come.
+func (b *Broker) turnAway(a arrival, err error) {
 	err = scarce(err)
-	b.refuse(conn, err)
-	b.overQuota(Event{}, wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, err)
+	a.refuse(err)
+	b.overQuota(Event{}, a.client(), err)
 }
 
 // overQuota counts, tells and logs a refusal, if it is one for a limit. It is called when the peer has its answer.
@@ -140,14 +111,32 @@ func errnoOf(err error) syscall.Errno {
 	return errno
 }
 
-// welcome reads a connection's first frame, and not a byte more, and does what it asks for. The place of a connection whose first frame has not come is given back by leave.
-func (b *Broker) welcome(conn *net.UnixConn, leave func()) {
-	peer, err := identify(conn)
+// welcome reads a connection's first frame, and does what it asks for.
+func (b *Broker) welcome(a arrival) {
+	conn, peer, err := identify(a)
 	var f wire.Frame
 	if err == nil {
 		f, err = b.firstFrame(conn)
 	}
-	leave()
+	b.quotas.Discharge(a.peer.Uid, quota.Connections)
+	b.begin(conn, peer, f, err)
+}
+
+// welcomeProgram is welcome for a program that the broker has started, whose user is over a limit. It may register, and nothing else; whose number is a program's and who is
+// another gets the refusal.
+func (b *Broker) welcomeProgram(a arrival, p *program, over error) {
+	defer p.leave()
+	conn, peer, err := identify(a)
+	if err == nil && !p.life.is(peer.handle) {
+		err = over
+	}
+	var f wire.Frame
+	if err == nil {
+		f, err = b.firstFrame(conn)
+	}
+	if err == nil && f.Kind != wire.KindRegister {
+		err = over
+	}
 	b.begin(conn, peer, f, err)
 }
 
@@ -166,26 +155,10 @@ func (b *Broker) begin(conn *net.UnixConn, peer party, f wire.Frame, err error) 
 		err = wire.Errorf(wire.Malformed, "the first frame is a %v: want open or register", f.Kind)
 	}
 	peer.handle.Close()
-	b.refuse(conn, err)
+	if conn != nil {
+		b.refuse(conn, err)
+	}
 	b.overQuota(Event{}, peer.Process, err)
-}
-
-// welcomeProgram is welcome for a program that the broker has started, whose user is over a limit. It may register, and nothing else; whose number is a program's and who is
-// another gets the refusal.
-func (b *Broker) welcomeProgram(conn *net.UnixConn, p *program, cred process.Cred, over error) {
-	defer p.leave()
-	peer, err := identify(conn)
-	if err == nil && !p.life.is(peer.handle) {
-		err = over
-	}
-	var f wire.Frame
-	if err == nil {
-		f, err = b.firstFrame(conn)
-	}
-	if err == nil && f.Kind != wire.KindRegister {
-		err = over
-	}
-	b.begin(conn, peer, f, err)
 }
 
 // firstFrame reads the first frame of a connection, within its time.
@@ -204,21 +177,26 @@ type party struct {
 	handle *process.Handle // nil where the kernel gives none
 }
 
-// identify takes the peer's identity from its socket.
-func identify(conn *net.UnixConn) (party, error) {
+// identify makes a connection of an arrival, and takes the peer's identity from its socket. There is none where there is no descriptor for it: then the peer has its
+// answer.
+func identify(a arrival) (*net.UnixConn, party, error) {
+	conn, err := a.conn()
+	if err != nil {
+		return nil, party{Process: a.client()}, err
+	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return party{}, err
+		return conn, party{}, err
 	}
 	h, cred, err := process.FromPeer(raw)
 	if err != nil && cred.PID != 0 {
-		return party{}, fmt.Errorf("identify a peer: %w", err)
+		return conn, party{Process: a.client()}, fmt.Errorf("identify a peer: %w", err)
 	}
 	p := party{Process: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, groups: cred.Groups, handle: h}
 	if h != nil {
 		p.Program = h.Program()
 	}
-	return p, nil
+	return conn, p, nil
 }
 
 // refuse answers with err and closes the connection. A peer that went away is told nothing.

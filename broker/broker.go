@@ -155,7 +155,7 @@ func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
 func (b *Broker) endServing() {
 	b.once.Do(func() {
 		close(b.stopping)
-		b.listener.UnixListener.Close()
+		b.listener.stop()
 	})
 }
 

@@ -34,6 +34,9 @@ func play(role string, args []string) int {
 		"crowd":     playCrowd,
 		"throng":    playThrong,
 		"server":    playServer,
+		"hostile":   playHostile,
+		"horde":     playHorde,
+		"good":      playGood,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)
