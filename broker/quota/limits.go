@@ -60,7 +60,7 @@ type Limits struct {
 func Defaults() Limits {
 	return Limits{
 		Own:      Share{Connections: 1024, Waiting: 2048, Sessions: 100_000, Registrations: 10_000, Descriptors: 4096, Opens: 100_000},
-		Others:   Share{Connections: 64, Waiting: 128, Sessions: 2000, Registrations: 64, Descriptors: 128, Opens: 500},
+		Others:   Share{Connections: 64, Waiting: 128, Sessions: 2000, Registrations: 64, Descriptors: 128, Opens: 200},
 		Together: Share{Connections: 512, Waiting: 1024, Sessions: 50_000, Registrations: 1024, Descriptors: 1024},
 	}
 }
