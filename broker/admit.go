@@ -81,7 +81,6 @@ func (b *Broker) overQuota(on Event, client wire.Process, err error) {
 	if wire.CodeOf(err) != wire.OverQuota {
 		return
 	}
-	b.limited.Add(1)
 	on.Kind, on.Client = EventOverQuota, &client
 	b.events.refused(on, err)
 	b.limits.warn("over quota", "peer", client.PID, "uid", client.UID, "code", wire.OverQuota, "err", err)

@@ -61,7 +61,6 @@ type Broker struct {
 	cgroups  string // below which instances have theirs; empty: they have none
 	denied   atomic.Int64
 	skipped  atomic.Int64 // problems of service files, when they were read last
-	limited  atomic.Int64 // refusals for a limit
 	denials  denials
 	limits   denials // of refusals for a limit: a user's flood of them hides no denial
 	events   events

@@ -55,7 +55,7 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	return Status{
 		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
 		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
-		OverQuota: b.limited.Load(),
+		OverQuota: b.counters.refusals.Load()[EventOverQuota],
 	}, nil
 }
 

@@ -191,7 +191,6 @@ func (b *Broker) tell(i *instance, sessions []wire.SessionInfo) {
 	}
 	if over > 0 {
 		err := wire.Errorf(wire.OverQuota, "%d sessions of %v are not listed: there are too many that this broker has not handed over", over, i)
-		b.limited.Add(1)
 		b.events.refused(i.event(EventOverQuota), err)
 		b.limits.warn("sessions not listed", "service", i.service, "instance", i.number, "peer", i.process.PID, "uid", i.process.UID, "code", err.Code, "err", err)
 	}
