@@ -35,11 +35,12 @@ type Status struct {
 	UID       uint32    `msgpack:"u" json:"uid"`
 	Socket    string    `msgpack:"s" json:"socket"`
 	StartedAt wire.Time `msgpack:"a" json:"started_at"`
-	Services  int       `msgpack:"n" json:"services"`  // that are known
-	Instances int       `msgpack:"i" json:"instances"` // that are registered
-	Open      int       `msgpack:"o" json:"open"`      // sessions
-	Closed    int64     `msgpack:"c" json:"closed"`    // sessions since the broker started
-	Denied    int64     `msgpack:"d" json:"denied"`    // opens, registrations and commands that the policy refused
+	Services  int       `msgpack:"n" json:"services"`             // that are known
+	Instances int       `msgpack:"i" json:"instances"`            // that are registered
+	Open      int       `msgpack:"o" json:"open"`                 // sessions
+	Closed    int64     `msgpack:"c" json:"closed"`               // sessions since the broker started
+	Denied    int64     `msgpack:"d" json:"denied"`               // opens, registrations and commands that the policy refused
+	OverQuota int64     `msgpack:"q,omitempty" json:"over_quota"` // connections, opens and registrations that a limit refused
 }
 
 // The states of a service.
@@ -125,6 +126,7 @@ type ServiceDetails struct {
 	Start       time.Duration `msgpack:"st,omitempty" json:"start_timeout"`
 	Stop        time.Duration `msgpack:"so,omitempty" json:"stop_timeout"`
 	Idle        time.Duration `msgpack:"id,omitempty" json:"idle_exit"`
+	Hang        time.Duration `msgpack:"h,omitempty" json:"hang_timeout"`
 	Allow       AllowInfo     `msgpack:"a" json:"allow"`
 	Log         string        `msgpack:"l,omitempty" json:"log"`      // where the output goes, if it has a log of its own
 	Waiting     int           `msgpack:"w,omitempty" json:"waiting"`  // opens that wait for an instance

@@ -12,18 +12,16 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/keeper"
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
-	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
-	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 const (
@@ -32,10 +30,6 @@ const (
 	answerWait     = time.Second      // for the peer to take a short answer
 	settleWait     = time.Second      // from a broker's start, for instances of the one before it to register
 	mostWait       = 5 * time.Minute  // for an open, whatever time it states
-	maxUnread      = 1024             // connections whose first frame has not come; a further one is turned away
-	maxStrangers   = 256              // likewise, of users who are neither root nor the broker's own
-	maxWaiting     = 2048             // opens that wait for an instance; a further one is turned away
-	maxForeign     = 512              // likewise, of users who are neither root nor the broker's own
 )
 
 // A Config says what a broker is. Its zero value with Socket set is a broker that starts nothing.
@@ -44,6 +38,7 @@ type Config struct {
 	Listener       *net.UnixListener                                      // of that path, where somebody else has made it and keeps it; nil: the broker makes its own
 	Services       []servicefile.Service                                  // what it may start
 	Load           func() ([]servicefile.Service, []*servicefile.Problem) // what it may start, read anew at each reload; with it Services are not looked at
+	Quotas         func() (quota.Limits, []*servicefile.Problem)          // what each user may have, read anew at each reload; with a problem, the limits stay; nil: quota.Defaults
 	LeaveInstances bool                                                   // when the broker is stopped, what it has started lives on for the next one
 	Version        string                                                 // for people
 	Logger         *slog.Logger                                           // nil: nothing is logged
@@ -59,14 +54,15 @@ type Broker struct {
 	table    *table
 	local    *services.Host // serves Endpoint
 	watch    *watch.Set     // of the instances' processes
-	unread   chan struct{}
-	strange  chan struct{}
-	waiting  chan struct{}
-	foreign  chan struct{}
+	quotas   *quota.Ledger
+	files    int           // how many descriptors it may have open
+	answers  time.Duration // how long an instance has to say that it is there: answerHung
+	programs programs
 	cgroups  string // below which instances have theirs; empty: they have none
 	denied   atomic.Int64
 	skipped  atomic.Int64 // problems of service files, when they were read last
 	denials  denials
+	limits   denials // of refusals for a limit: a user's flood of them hides no denial
 	events   events
 	counters *counters
 	work     sync.WaitGroup
@@ -98,12 +94,8 @@ func New(c Config) (*Broker, error) {
 	b := &Broker{
 		conf: c, log: c.Logger, started: time.Now(),
 		self:     wire.Process{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Program: filepath.Base(os.Args[0])},
-		stopping: make(chan struct{}),
-		counters: newCounters(),
-		unread:   make(chan struct{}, maxUnread),
-		strange:  make(chan struct{}, maxStrangers),
-		waiting:  make(chan struct{}, maxWaiting),
-		foreign:  make(chan struct{}, maxForeign),
+		counters: newCounters(), files: openFiles(),
+		stopping: make(chan struct{}), answers: answerHung,
 		claimed:  make(chan struct{}),
 		services: map[string]*instance{}, endpoints: map[string]*instance{}, latest: map[lineage]*instance{},
 		declared: map[string]*service{}, owners: map[string]*service{}, callers: map[string]party{},
@@ -111,9 +103,11 @@ func New(c Config) (*Broker, error) {
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
-	b.denials.log = b.log
+	b.denials.log, b.limits.log = b.log, b.log
 	b.events.refusals = b.counters.refusals
-	b.table = newTable(&b.events, b.counters.ends)
+	b.quotas = quota.NewLedger(b.self.UID, quota.Defaults().Within(b.files))
+	b.readQuotas()
+	b.table = newTable(&b.events, b.counters.ends, b.quotas)
 	b.leave.Store(c.LeaveInstances)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.watch, err = watch.New(); err != nil {
@@ -143,11 +137,11 @@ func (b *Broker) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, b.endServing)
 	defer stop()
 	for {
-		conn, err := b.listener.accept()
+		conn, err := b.listener.accept(b.turnAway)
 		if err != nil {
 			break
 		}
-		b.work.Go(func() { b.welcome(conn) })
+		b.admit(conn)
 	}
 	b.stop()
 	return nil
@@ -160,7 +154,7 @@ func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
 func (b *Broker) endServing() {
 	b.once.Do(func() {
 		close(b.stopping)
-		b.listener.UnixListener.Close()
+		b.listener.stop()
 	})
 }
 
@@ -202,100 +196,4 @@ func (b *Broker) stop() {
 	b.work.Wait()
 	b.watch.Close()
 	b.listener.close()
-}
-
-// welcome reads a connection's first frame, and not a byte more, and does what it asks for.
-func (b *Broker) welcome(conn *net.UnixConn) {
-	peer, err := identify(conn)
-	var f wire.Frame
-	if err == nil {
-		f, err = b.firstFrame(conn, peer)
-	}
-	if err != nil {
-		peer.handle.Close()
-		if wire.CodeOf(err) == wire.OverQuota {
-			b.events.refused(Event{Kind: EventOverQuota, Client: &peer.Process}, err)
-		}
-		b.refuse(conn, err)
-		return
-	}
-	switch f.Kind {
-	case wire.KindOpen:
-		b.open(conn, peer, f.Body)
-	case wire.KindRegister:
-		b.register(conn, peer, f.Body, nil)
-	default:
-		peer.handle.Close()
-		b.refuse(conn, wire.Errorf(wire.Malformed, "the first frame is a %v: want open or register", f.Kind))
-	}
-}
-
-// firstFrame reads the first frame of a connection, within its time.
-func (b *Broker) firstFrame(conn *net.UnixConn, p party) (wire.Frame, error) {
-	unread := b.unread
-	if !b.trusted(p.UID) {
-		unread = b.strange // they leave no place to others only of their own
-	}
-	select {
-	case unread <- struct{}{}:
-		defer func() { <-unread }()
-	default:
-		return wire.Frame{}, wire.Errorf(wire.OverQuota, "more than %d connections without a first frame", cap(unread))
-	}
-	conn.SetDeadline(time.Now().Add(firstFrameWait))
-	defer context.AfterFunc(b.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	f, files, err := socket.ReadFrame(conn)
-	socket.Discard(files)
-	return f, err
-}
-
-// A party is who is at the other end of a connection.
-type party struct {
-	wire.Process
-	groups []uint32        // supplementary ones
-	handle *process.Handle // nil where the kernel gives none
-}
-
-// noGroup is a gid that no group has, see setresgid(2).
-const noGroup = 1<<32 - 1
-
-// identify takes the peer's identity from its socket: all that is decided about it is decided on that. Its pid is 0 if it is in a pid namespace that is not below
-// the broker's: it is let in, by its user, and known by its handle alone. One whose user may not be mapped in the broker's user namespace is refused, unless it
-// is the broker's own: nobody knows who it is. A group of that kind counts for no rule.
-func identify(conn *net.UnixConn) (party, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return party{}, err
-	}
-	h, cred, err := process.FromPeer(raw)
-	if err != nil && cred.PID != 0 {
-		return party{}, fmt.Errorf("identify a peer: %w", err)
-	}
-	if own := int(cred.UID) == os.Geteuid() && h != nil && h.SameUser(); process.UnmappedUser(cred.UID) && !own {
-		h.Close()
-		return party{}, wire.Errorf(wire.NotPermitted, "the user of process %d is not mapped in the broker's user namespace, or is its user %d: the kernel shows both alike", cred.PID, cred.UID)
-	}
-	p := party{Process: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, groups: slices.DeleteFunc(cred.Groups, process.UnmappedGroup), handle: h}
-	if process.UnmappedGroup(p.GID) {
-		p.GID = noGroup
-	}
-	if h != nil {
-		p.Program = h.Program()
-	}
-	return p, nil
-}
-
-// refuse answers with err and closes the connection. A peer that went away is told nothing.
-func (b *Broker) refuse(conn *net.UnixConn, err error) {
-	defer conn.Close()
-	e := wire.AsError(err).Bounded()
-	if e.Code == wire.Internal { // of the socket: the peer is gone or too slow
-		b.log.Debug("connection without a first frame", "err", err)
-		return
-	}
-	e.Origin = wire.Broker
-	conn.SetDeadline(time.Now().Add(answerWait))
-	if f, err := wire.NewFrame(wire.KindRefused, 0, e); err == nil {
-		socket.WriteFrame(conn, f)
-	}
 }

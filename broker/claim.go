@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
@@ -52,9 +53,12 @@ func (b *Broker) claim(i *instance, p party, l *life, conn *net.UnixConn) (*life
 	if err := b.freeLocked(i, p, s, declared); err != nil {
 		return nil, err
 	}
+	if err := b.chargeLocked(i, p, l); err != nil {
+		return nil, err
+	}
 	i.mostTold = leastTold
 	if l != nil && l.locked || b.trusted(p.UID) {
-		i.mostTold = mostTold
+		i.mostTold, i.believed = mostTold, true
 	}
 	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
 	b.counters.opens.Add(i.endpoints...)
@@ -116,6 +120,16 @@ func (b *Broker) freeLocked(i *instance, p party, s *service, declared []string)
 		}
 	}
 	return nil
+}
+
+// chargeLocked charges a user for an instance that the broker has not started. One that registers again is charged already.
+func (b *Broker) chargeLocked(i *instance, p party, l *life) error {
+	if before := b.latest[i.lineage()]; l != nil && l.locked || before != nil && before.charged {
+		return nil
+	}
+	err := b.quotas.Charge(p.UID, quota.Registrations)
+	i.charged = err == nil
+	return err
 }
 
 // taken says who has a name.

@@ -96,6 +96,7 @@ func (b *Broker) Reload() (Reloaded, error) {
 	}
 	defs, problems := b.read()
 	done := b.apply(defs, problems)
+	done.Problems = append(done.Problems, b.readQuotas()...)
 	for _, name := range done.Added {
 		if s := b.service(name); s != nil {
 			s.adopt()

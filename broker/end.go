@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"syscall"
 	"time"
@@ -65,7 +66,7 @@ func (l *life) gone(failure error) {
 		l.s.mu.Unlock()
 	}
 	if failure != nil {
-		if served { // else it has seen no open
+		if served && !errors.Is(failure, wire.Hung) { // else it has seen no open, or did not end by one
 			l.s.crashed(opening)
 		}
 		l.s.b.log.Warn("instance ended", "service", l.s.name, "instance", l.number, "peer", l.pid(), "status", out.String(), "code", wire.CodeOf(failure))

@@ -25,7 +25,7 @@ func (b *Broker) serveEndpoint() (err error) {
 	if err != nil {
 		return err
 	}
-	i := &instance{service: Endpoint, number: 1, mostTold: mostTold, endpoints: []string{Endpoint}, process: b.self, local: b.local, since: b.started}
+	i := &instance{service: Endpoint, number: 1, mostTold: mostTold, believed: true, endpoints: []string{Endpoint}, process: b.self, local: b.local, since: b.started}
 	b.services[Endpoint], b.endpoints[Endpoint] = i, i
 	b.counters.opens.Add(Endpoint)
 	b.work.Go(func() { b.takeNews(i) })
@@ -55,6 +55,7 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	return Status{
 		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
 		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
+		OverQuota: b.counters.refusals.Load()[EventOverQuota],
 	}, nil
 }
 
@@ -145,12 +146,17 @@ func (b *Broker) find(ctx context.Context, id, what string) (Session, *instance,
 	return s, i, nil
 }
 
+// inspectWait bounds how long an instance has to say what it sees of a session.
+const inspectWait = 5 * time.Second
+
 // inspect asks the instance of an open session what it sees.
 func (b *Broker) inspect(ctx context.Context, r SessionRequest) (Details, error) {
 	s, i, err := b.find(ctx, r.ID, "inspect a session")
 	if err != nil || i == nil {
 		return Details{Session: s}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, inspectWait)
+	defer cancel()
 	var in wire.Inspection
 	if i.local != nil {
 		in, err = b.local.Inspect(s.ID)

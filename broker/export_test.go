@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"time"
+
+	"github.com/fairlead-dev/fairlead/broker/quota"
 )
 
 // Health is a service's health, for tests: it is given all times.
@@ -62,3 +64,9 @@ func RewriteRecord(path string) (number int64, useless, err error) {
 	r.Health.next(time.Second)
 	return r.Number, nil, f.write(func() record { return r })
 }
+
+// Has returns how much of a kind a user has.
+func (b *Broker) Has(uid uint32, k quota.Kind) int { return b.quotas.Use(uid, k) }
+
+// SetHung sets how long an instance has to take a hand-over up, and then to answer. It is for a broker that does not serve yet.
+func (b *Broker) SetHung(take, answer time.Duration) { b.table.takeWait, b.answers = take, answer }

@@ -9,8 +9,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/services"
@@ -41,8 +43,15 @@ type instance struct {
 	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
 	mostTold  int           // how many open sessions it may tell of that this broker has not handed over
+	believed  bool          // of who their clients are: these are charged for them
+	charged   bool          // to its user, as a registration; guarded by the broker's mutex
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
 	heard     bool          // it has told of a session; likewise
+	opening   int           // hand-overs that it has not taken up; likewise
+	progress  time.Time     // when it took one up last, or the first of these was handed over; likewise
+	looked    bool          // a timer is set for that; likewise
+	late      chan struct{} // room for one: it has taken nothing up for too long; nil for the broker itself
+	hung      atomic.Pointer[wire.Error]
 }
 
 // routed tells a client which session it gets and who this instance is.
@@ -52,17 +61,15 @@ func (i *instance) routed(conn *net.UnixConn, id string) error {
 		return err
 	}
 	var files []*os.File
-	if i.handle != nil {
-		pidfd, err := i.handle.File()
-		if err != nil {
-			return err
+	if i.handle != nil { // the pidfd is a convenience, also where there is no descriptor left for it
+		if pidfd, err := i.handle.File(); err == nil {
+			defer pidfd.Close()
+			files = append(files, pidfd)
 		}
-		defer pidfd.Close()
-		files = append(files, pidfd)
 	}
 	conn.SetDeadline(time.Now().Add(answerWait))
 	err = socket.WriteFrame(conn, f, files...)
-	if _, unsent := errors.AsType[*socket.UnsentError](err); unsent { // the pidfd is a convenience
+	if _, unsent := errors.AsType[*socket.UnsentError](err); unsent {
 		err = socket.WriteFrame(conn, f)
 	}
 	return err
@@ -118,8 +125,12 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 		l, err = b.claim(i, p, l, conn)
 	}
 	if err != nil {
+		err = scarce(err)
 		b.refuse(conn, err)
-		b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
+		b.overQuota(Event{}, p.Process, err)
+		if wire.CodeOf(err) != wire.OverQuota {
+			b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
+		}
 		return
 	}
 	defer context.AfterFunc(b.ctx, func() {
@@ -129,11 +140,22 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	gone, unwatch := b.watchProcess(i.handle)
 	defer unwatch()
 	b.tell(i, sessions)
-	<-i.control.Done()
+	b.attend(i, b.hangTimeout(i, l))
 	i.control.Wait()
 	b.unregister(i)
 	b.events.add(i.event(EventInstanceUnregistered))
 	b.await(i, gone, l)
+}
+
+// hangTimeout returns how often an instance is asked whether it is there: as the definition says that its life was started by, or else the service's.
+func (b *Broker) hangTimeout(i *instance, l *life) time.Duration {
+	if l != nil {
+		return l.def.HangTimeout
+	}
+	if s := b.service(i.service); s != nil {
+		return s.definition().HangTimeout
+	}
+	return 0
 }
 
 // newInstance makes an instance of a registration.
@@ -154,7 +176,7 @@ func newInstance(p party, body []byte) (*instance, []wire.SessionInfo, error) {
 	}
 	i := &instance{
 		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: id.Started(),
-		finished: make(chan struct{}), succeeded: make(chan struct{}),
+		finished: make(chan struct{}), succeeded: make(chan struct{}), late: make(chan struct{}, 1),
 	}
 	return i, r.Sessions, nil
 }
@@ -170,7 +192,7 @@ func (b *Broker) tell(i *instance, sessions []wire.SessionInfo) {
 	if over > 0 {
 		err := wire.Errorf(wire.OverQuota, "%d sessions of %v are not listed: there are too many that this broker has not handed over", over, i)
 		b.events.refused(i.event(EventOverQuota), err)
-		b.denials.warn("sessions not listed", "service", i.service, "instance", i.number, "peer", i.process.PID, "uid", i.process.UID, "code", err.Code, "err", err)
+		b.limits.warn("sessions not listed", "service", i.service, "instance", i.number, "peer", i.process.PID, "uid", i.process.UID, "code", err.Code, "err", err)
 	}
 }
 
@@ -194,6 +216,7 @@ func (b *Broker) succeedLocked(i *instance) {
 	b.latest[l] = i
 	if i.before != nil {
 		i.before.next = i
+		i.charged, i.before.charged = i.charged || i.before.charged, false // it is one process
 		close(i.before.succeeded)
 	}
 }
@@ -204,6 +227,9 @@ func (b *Broker) finish(i *instance) {
 	defer b.mu.Unlock()
 	if l := i.lineage(); b.latest[l] == i {
 		delete(b.latest, l)
+	}
+	if i.charged {
+		b.quotas.Discharge(i.process.UID, quota.Registrations)
 	}
 	close(i.finished)
 }
@@ -235,7 +261,7 @@ func (b *Broker) await(i *instance, gone <-chan struct{}, l *life) {
 		}
 		text += ": " + l.keeper.Outcome().String()
 	}
-	b.table.end(i, wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: text})
+	b.table.end(i, i.end(text))
 }
 
 // watchProcess returns a channel that is closed when a process is gone, until stop is called. One that cannot be watched is taken to be gone.

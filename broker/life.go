@@ -25,6 +25,7 @@ type life struct {
 	begun   time.Time
 	news    chan struct{} // room for one: the registration has come, or was lost
 	asked   chan struct{} // closed when it is to stop
+	hung    chan error    // room for one: its instance is hung
 	settled chan struct{} // closed when it has registered, or is over
 	ending  chan struct{} // closed when the program has ended, and it is known whose open was at the head
 	over    chan struct{} // closed when it is over
@@ -63,7 +64,7 @@ func (l *life) run() {
 		return // the broker leaves it as it is
 	}
 	l.s.mu.Lock()
-	stopped, putOff := l.stopping, errors.Is(err, wire.Unavailable)
+	stopped, putOff := l.stopping, errors.Is(err, wire.Unavailable) || errors.Is(err, wire.OverQuota)
 	if stopped || putOff {
 		l.s.settleLocked(l, err)
 	}
@@ -114,7 +115,7 @@ func (l *life) acquire(ctx context.Context) (*os.File, error) {
 			return lock, nil
 		}
 		if !errors.Is(err, wire.Conflict) {
-			return nil, wire.Errorf(wire.StartFailed, "%v", err)
+			return nil, startFailed(err)
 		}
 		select {
 		case <-l.news:
@@ -173,6 +174,7 @@ func (l *life) attend() {
 	if l.def.IdleExit == 0 {
 		idle.Stop()
 	}
+	defer l.s.b.programs.add(l)()
 	for {
 		select {
 		case <-l.keeper.Ended():
@@ -202,6 +204,9 @@ func (l *life) attend() {
 			} else {
 				idle.Reset(wait)
 			}
+		case err := <-l.hung:
+			l.killHung(err)
+			return
 		case <-l.asked:
 			l.end()
 			l.gone(nil)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,9 +20,13 @@ import (
 // A listener is the broker's socket. Whoever holds the lock beside it owns the path; the lock file is never removed.
 type listener struct {
 	*net.UnixListener
+	file    *os.File        // the same, as accept waits for it
+	raw     syscall.RawConn // of file
+	done    chan struct{}   // closed when nothing more is accepted
+	once    sync.Once       // of that
 	path    string
 	lock    *os.File
-	reserve *os.File // given up to turn a client away when there are no descriptors left
+	reserve *os.File // given up to turn a client away when there are no descriptors left; nil: something else has taken its place
 }
 
 // listen takes the socket's path over and listens, or uses the listener given, which stays its maker's. It fails with wire.Conflict while another broker
@@ -55,13 +60,22 @@ func listen(path string, given *net.UnixListener) (*listener, error) {
 		lock.Close()
 		return nil, err
 	}
-	reserve, err := os.Open(os.DevNull)
+	file, err := l.File() // the net package accepts connections of its own alone
+	var raw syscall.RawConn
+	if err == nil {
+		raw, err = file.SyscallConn()
+	}
+	var reserve *os.File
+	if err == nil {
+		reserve, err = os.Open(os.DevNull)
+	}
 	if err != nil {
 		lock.Close()
 		l.Close()
+		file.Close()
 		return nil, err
 	}
-	return &listener{UnixListener: l, path: path, lock: lock, reserve: reserve}, nil
+	return &listener{UnixListener: l, file: file, raw: raw, done: make(chan struct{}), path: path, lock: lock, reserve: reserve}, nil
 }
 
 // bind replaces a stale socket, which the lock proves it to be.
@@ -147,32 +161,18 @@ func ownRegular(info fs.FileInfo) bool {
 // lockWait is how long a broker waits for the lock of one that is going.
 const lockWait = time.Second
 
-const (
-	acceptPauseFirst = 10 * time.Millisecond
-	acceptPauseMost  = time.Second
-)
-
-// accept returns the next connection. Where it cannot, for want of descriptors or memory, it turns a client away and goes on.
-// It fails only when the listener is closed.
-func (l *listener) accept() (*net.UnixConn, error) {
-	for pause := acceptPauseFirst; ; pause = min(2*pause, acceptPauseMost) {
-		conn, err := l.AcceptUnix()
-		if err == nil || errors.Is(err, net.ErrClosed) {
-			return conn, err
-		}
-		l.reserve.Close()
-		l.SetDeadline(time.Now().Add(pause)) // also the pause
-		if turned, err := l.AcceptUnix(); err == nil {
-			turned.Close()
-		}
-		l.SetDeadline(time.Time{})
-		l.reserve, _ = os.Open(os.DevNull)
-	}
+// stop stops listening: accept fails.
+func (l *listener) stop() {
+	l.once.Do(func() {
+		close(l.done)
+		l.file.Close()
+		l.UnixListener.Close() // also removes the socket, if it is the broker's own
+	})
 }
 
 // close stops listening and gives the path up.
 func (l *listener) close() {
-	l.UnixListener.Close() // also removes the socket, if it is the broker's own
+	l.stop()
 	l.reserve.Close()
 	l.lock.Close()
 }

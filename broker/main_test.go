@@ -59,6 +59,8 @@ var roles = map[string]func(){
 	"vain":    registerInVain,
 	"tells":   tellOfMany,
 	"waiters": openAndWait,
+	"takes":   takeAsTold,
+	"slowly":  serveSlowly,
 
 	"monitors": monitorAll,
 }

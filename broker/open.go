@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -27,30 +28,21 @@ func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 	}
 	b.counters.open(o.Endpoint, err, began)
 	if err != nil {
+		err = scarce(err)
 		b.refuse(conn, err)
+		b.overQuota(Event{Endpoint: o.Endpoint}, client.Process, err)
 	}
-	switch wire.CodeOf(err) {
-	case wire.NotPermitted:
+	if wire.CodeOf(err) == wire.NotPermitted {
 		b.denials.warn("denied", "peer", client.PID, "uid", client.UID, "endpoint", o.Endpoint)
-	case wire.OverQuota:
-		b.events.refused(Event{Kind: EventOverQuota, Endpoint: o.Endpoint, Client: &client.Process}, err)
 	}
 }
 
 // tryOpen waits for an instance and hands the connection over, for as long as the client waits. With an error the connection is still the broker's.
 func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
-	waiting := b.waiting
-	if !b.trusted(client.UID) {
-		waiting = b.foreign // they leave no place to others only of their own
+	if err := b.quotas.Charge(client.UID, quota.Waiting); err != nil {
+		return err
 	}
-	select {
-	case waiting <- struct{}{}:
-		defer func() { <-waiting }()
-	default:
-		e := wire.Errorf(wire.OverQuota, "more than %d opens wait for an instance", cap(waiting))
-		e.Retry = queueRetry
-		return e
-	}
+	defer b.quotas.Discharge(client.UID, quota.Waiting)
 	patience := openWait
 	if o.Within > 0 {
 		patience = time.Duration(min(o.Within, mostWait.Milliseconds())) * time.Millisecond
@@ -120,6 +112,9 @@ func (b *Broker) route(ctx context.Context, client party, endpoint string, first
 // handOver tells the client where it goes, and passes its connection to the instance. The channel is closed when the instance has accepted or refused it, or is lost.
 // With an error the connection is still the broker's.
 func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, client party, o wire.Open) (taken <-chan struct{}, err error) {
+	if err := b.quotas.Charge(client.UID, quota.Sessions, quota.Descriptors); err != nil {
+		return nil, err
+	}
 	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process}
 	taken = b.table.begin(s, i)
 	if i.local != nil {

@@ -318,7 +318,7 @@ func TestAnOpenThatHadItsTurnComesBeforeThoseThatWait(t *testing.T) {
 }
 
 const (
-	crowds  = 5   // services
+	crowds  = 3   // services
 	waiters = 128 // opens of each
 )
 
@@ -350,7 +350,7 @@ func openAndWait() {
 
 func TestStrangersWhoWaitTakeNobodysPlaceButTheirOwn(t *testing.T) {
 	needsRoot(t)
-	const places = 512 // of strangers
+	const places = 128 // of one user
 	var all []servicefile.Service
 	for n := range crowds {
 		name := "com.example.n" + strconv.Itoa(n)

@@ -177,7 +177,7 @@ func (s *service) startLocked(cause Cause) {
 
 func (s *service) newLifeLocked(cause Cause) *life {
 	l := &life{
-		s: s, def: s.def, begun: time.Now(), news: make(chan struct{}, 1), asked: make(chan struct{}), settled: make(chan struct{}),
+		s: s, def: s.def, begun: time.Now(), news: make(chan struct{}, 1), asked: make(chan struct{}), hung: make(chan error, 1), settled: make(chan struct{}),
 		ending: make(chan struct{}), over: make(chan struct{}),
 	}
 	s.cause = cause

@@ -24,7 +24,7 @@ import (
 
 // spawn has a keeper execute the program, with its control connection and the lock, and reads its registration in the background.
 func (l *life) spawn(ctx context.Context, lock *os.File) error {
-	failed := func(err error) error { return wire.Errorf(wire.StartFailed, "start %s: %v", l.s.name, err) }
+	failed := func(err error) error { return startFailed(fmt.Errorf("start %s: %w", l.s.name, err)) }
 	account, err := l.def.Account()
 	if err != nil {
 		return failed(err)
@@ -57,6 +57,14 @@ func (l *life) spawn(ctx context.Context, lock *os.File) error {
 	l.s.b.log.Info("instance started", "service", l.s.name, "instance", l.number, "peer", l.pid())
 	l.s.b.work.Go(func() { l.converse(ours, account) })
 	return nil
+}
+
+// startFailed is why a start has failed. That the broker has no descriptor left for it is no fault of the service, and the start is put off.
+func startFailed(err error) error {
+	if scarcity(err) {
+		return scarce(err)
+	}
+	return wire.Errorf(wire.StartFailed, "%v", err)
 }
 
 // settings returns what a keeper is told of the program.
@@ -145,7 +153,7 @@ func (l *life) converse(conn *net.UnixConn, a servicefile.Account) {
 		handle, err = copyHandle(l.keeper.Program())
 	}
 	if err != nil {
-		l.s.b.refuse(conn, err)
+		l.s.b.refuse(conn, scarce(err))
 		return
 	}
 	p := party{Process: wire.Process{PID: l.pid(), UID: a.UID, GID: a.GID, Program: handle.Program()}, groups: a.Groups, handle: handle}

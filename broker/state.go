@@ -96,7 +96,7 @@ func (s *service) details() (ServiceDetails, *instance) {
 	def := s.def
 	d := ServiceDetails{
 		ServiceInfo: info, File: def.File, Program: def.Program, User: def.User, Group: def.Group, KeepAlive: def.KeepAlive.String(), RunAtLoad: def.RunAtLoad,
-		Throttle: def.ThrottleInterval, Start: def.StartTimeout, Stop: def.StopTimeout, Idle: def.IdleExit,
+		Throttle: def.ThrottleInterval, Start: def.StartTimeout, Stop: def.StopTimeout, Idle: def.IdleExit, Hang: def.HangTimeout,
 		Allow:   AllowInfo{Open: texts(def.Allow.Open), Register: texts(def.Allow.Register), Admin: texts(def.Allow.Admin)},
 		Waiting: len(s.queue), Failures: s.health.Quick, Stopped: s.stopped,
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/internal/count"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -33,8 +34,10 @@ var lostOnTheWay = wire.End{Code: wire.Unavailable, Origin: wire.Broker, Text: "
 
 // A table holds the live sessions and the last closed ones. An entry goes from opening to open to closed, and never back.
 type table struct {
-	events *events     // is told of what opens and closes
-	ends   *count.Each // of the closed, by code
+	events   *events       // is told of what opens and closes
+	ends     *count.Each   // of the closed, by code
+	takeWait time.Duration // for a hand-over to be taken up
+	quotas   *quota.Ledger // of sessions, and of descriptors while these are opening
 
 	mu     sync.Mutex
 	live   map[string]*entry
@@ -49,14 +52,27 @@ type entry struct {
 	instance *instance
 	told     bool          // it was not handed over here, but by an earlier broker
 	visit    bool          // it is the broker's own, of which nobody is told
+	charged  bool          // to its client
 	taken    chan struct{} // closed when it is no longer opening; nil: it is not, or it is closed
 }
 
-// take notes that the session is no longer opening.
-func (e *entry) take() {
+// takeLocked notes that the session is no longer opening.
+func (t *table) takeLocked(e *entry) {
 	if e.taken != nil {
 		close(e.taken)
 		e.taken = nil
+		t.quotas.Discharge(e.Client.UID, quota.Descriptors)
+		t.progressLocked(e.instance)
+	}
+}
+
+// leaveLocked takes a session out of those that live.
+func (t *table) leaveLocked(e *entry) {
+	t.takeLocked(e)
+	delete(t.live, e.ID)
+	if e.charged {
+		e.charged = false
+		t.quotas.Discharge(e.Client.UID, quota.Sessions)
 	}
 }
 
@@ -70,17 +86,20 @@ func (e *entry) event(kind string) Event {
 	return told
 }
 
-func newTable(told *events, ends *count.Each) *table {
-	return &table{events: told, ends: ends, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{}}
+func newTable(told *events, ends *count.Each, quotas *quota.Ledger) *table {
+	return &table{
+		events: told, ends: ends, quotas: quotas, takeWait: takeWait, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{},
+	}
 }
 
-// begin enters a session that is being handed over. The channel is closed when it is accepted, refused or lost.
+// begin enters a session that is being handed over, and for which its client was charged a session and a descriptor. The channel is closed when it is accepted, refused or lost.
 func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.State = SessionOpening
-	e := &entry{Session: s, instance: i, taken: make(chan struct{})}
+	e := &entry{Session: s, instance: i, charged: true, taken: make(chan struct{})}
 	t.live[s.ID] = e
+	t.handedLocked(i, s.OpenedAt.Time())
 	return e.taken
 }
 
@@ -112,8 +131,7 @@ func (t *table) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.live[id]; e != nil {
-		e.take()
-		delete(t.live, id)
+		t.leaveLocked(e)
 	}
 }
 
@@ -187,10 +205,14 @@ func (t *table) update(info wire.SessionInfo, i *instance) bool {
 		if e.State == SessionOpening && !e.visit { // else it was open before, here or at an earlier broker
 			t.events.add(e.event(EventSessionOpened))
 		}
+		t.takeLocked(e)
 		e.State, e.instance = SessionOpen, i
-		e.take()
 		if t.live[info.ID] == nil {
 			t.told[i.lineage()]++
+			e.charged = i.believed
+		}
+		if t.live[info.ID] == nil && e.charged {
+			t.quotas.Note(e.Client.UID, quota.Sessions)
 		}
 		t.live[info.ID] = e
 	}
@@ -213,8 +235,13 @@ func (t *table) move(from, to *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range t.live {
-		if e.instance == from {
-			e.instance = to
+		if e.instance != from {
+			continue
+		}
+		e.instance = to
+		if e.taken != nil {
+			from.opening--
+			t.handedLocked(to, time.Now())
 		}
 	}
 }
@@ -238,8 +265,7 @@ func (t *table) closeLocked(e *entry, end wire.End, at wire.Time) {
 			delete(t.told, l)
 		}
 	}
-	delete(t.live, e.ID)
-	e.take()
+	t.leaveLocked(e)
 	if e.visit {
 		return
 	}

@@ -70,6 +70,9 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 		if err == nil {
 			return s, nil
 		}
+		if errors.Is(err, syscall.EAGAIN) { // the broker is there and its queue is full, for a moment
+			pause = retryFirst
+		}
 		wait, again := repeat(err, pause, o.NoWait)
 		if !again {
 			return nil, err

@@ -151,7 +151,7 @@ func (h *hostile) open(data []byte) []byte {
 	return b
 }
 
-// The attacks, by name. Each does what it can until the other end takes no more.
+// The attacks on a session, by name. Each does what it can until the other end takes no more.
 var attacks = map[string]func(h *hostile){
 	"unread streams": func(h *hostile) {
 		begin, _ := wire.NewFrame(wire.KindStream, 0, wire.Stream{Method: "stall"})

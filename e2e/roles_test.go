@@ -37,6 +37,11 @@ func play(role string, args []string) int {
 		"knocker":   playKnocker,
 		"flooder":   playFlooder,
 		"inventory": playInventory,
+		"throng":    playThrong,
+		"server":    playServer,
+		"hostile":   playHostile,
+		"horde":     playHorde,
+		"good":      playGood,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)

@@ -2,12 +2,17 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
@@ -43,6 +48,7 @@ type Host struct {
 	conf    Server
 	log     *slog.Logger
 	watch   *watch.Set // of the clients' processes
+	files   int        // how many descriptors this process may have open
 	news    news
 	turns   chan struct{} // sessions that are being accepted
 	opening sync.WaitGroup
@@ -75,7 +81,7 @@ func NewHost(s Server) (*Host, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{conf: s, log: logger, watch: set, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
+	h := &Host{conf: s, log: logger, watch: set, files: openFiles(), turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.news.init()
 	return h, nil
@@ -102,10 +108,45 @@ func (h *Host) HandOver(o wire.HandOver, conn *net.UnixConn) {
 	}
 }
 
+// spareFiles is how many descriptors stay free for sessions that are being opened, and for hand-overs on their way: one that arrives without a descriptor left is lost, and its
+// client is told nothing.
+const spareFiles = 8
+
+// openFiles returns how many descriptors this process may have open: RLIMIT_NOFILE of getrlimit(2).
+func openFiles() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int(limit.Cur)
+}
+
+// room fails with wire.OverQuota if there is no descriptor to spare beside one that is new. That has the lowest number that was free: so its number says how many there are at least.
+func (h *Host) room(arrived syscall.Conn) error {
+	raw, err := arrived.SyscallConn()
+	if err != nil {
+		return err
+	}
+	number := 0
+	if err := raw.Control(func(fd uintptr) { number = int(fd) }); err != nil {
+		return err
+	}
+	if number >= h.files-spareFiles {
+		return wire.Errorf(wire.OverQuota, "the service has no room for another session: it may have %d descriptors open", h.files)
+	}
+	return nil
+}
+
 // open accepts or refuses a session and begins it.
 func (h *Host) open(o wire.HandOver, conn *net.UnixConn) {
 	conn.SetDeadline(time.Now().Add(acceptWait))
 	client, peer, err := identify(o, conn)
+	if err == nil {
+		err = h.room(conn)
+	}
+	if err == nil && client != nil {
+		err = h.room(client)
+	}
 	if err == nil {
 		err = h.accept(o, conn, client, peer)
 	}
@@ -261,7 +302,10 @@ func (h *Host) endIdle() bool {
 func (h *Host) refuse(o wire.HandOver, conn *net.UnixConn, err error) {
 	defer conn.Close()
 	e := wire.AsError(err).Bounded()
-	if e.Code == wire.Internal {
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		e.Code = wire.OverQuota
+	case e.Code == wire.Internal:
 		e.Code = wire.Refused
 	}
 	if f, err := wire.NewFrame(wire.KindRefused, 0, e); err == nil {

@@ -221,7 +221,9 @@ func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error)
 	var conn *net.UnixConn
 	err := m.Decode(&o)
 	if err == nil {
-		conn, err = socket.FromFile(o.Socket)
+		if err = r.host.room(o.Socket); err == nil {
+			conn, err = socket.FromFile(o.Socket)
+		}
 		if err != nil {
 			turnAway(o.Socket, err)
 		}

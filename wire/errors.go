@@ -22,6 +22,7 @@ const (
 	Suspended        Code = "suspended"         // the service fails too often and is not started for a time
 	OverQuota        Code = "over_quota"        // a limit is reached
 	Refused          Code = "refused"           // the service refused the session
+	Hung             Code = "hung"              // it is alive and does not answer whether it is there
 	Terminating      Code = "terminating"       // the service is being stopped
 	Interrupted      Code = "interrupted"       // the service's side was lost; opening again may work
 	Invalid          Code = "invalid"           // this session will never work again

@@ -13,7 +13,7 @@ import (
 
 func TestErrorsIsHoldsForCodesAndContexts(t *testing.T) {
 	all := []wire.Code{
-		wire.UnknownEndpoint, wire.NotPermitted, wire.StartFailed, wire.StartTimeout, wire.Suspended, wire.OverQuota, wire.Refused, wire.Terminating,
+		wire.UnknownEndpoint, wire.NotPermitted, wire.StartFailed, wire.StartTimeout, wire.Suspended, wire.OverQuota, wire.Refused, wire.Hung, wire.Terminating,
 		wire.Interrupted, wire.Invalid, wire.UnknownMethod, wire.Malformed, wire.DeadlineExceeded, wire.Canceled, wire.NotFound, wire.Conflict,
 		wire.Exhausted, wire.Unavailable, wire.Unsupported, wire.Internal,
 	}

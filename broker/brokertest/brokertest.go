@@ -66,6 +66,9 @@ func Socket(t testing.TB) string {
 	return filepath.Join(folder, "broker.sock")
 }
 
+// At returns the broker at a socket, which is the test's own: only what needs nothing but the socket may be used.
+func At(t testing.TB, at string) *Broker { return &Broker{Socket: at, t: t, stop: func() {}} }
+
 // begin has a broker serve.
 func (b *Broker) begin() {
 	b.t.Helper()

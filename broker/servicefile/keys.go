@@ -129,6 +129,12 @@ var keys = []Key{
 			"and does not go with `keep_alive = \"always\"`.",
 	},
 	{
+		Name: "hang_timeout", Type: "duration", Default: "never",
+		Differs: "launchd does not ask a job whether it is there.",
+		Text: "How often the broker asks an instance whether it is there, and how long that has for its answer: `\"1s\"` to `\"1h\"`; `\"0s\"`: never. One that is alive and does not answer " +
+			"ends as `hung`: it is killed, and follows the rules of a crash. The library answers, and no handler: a handler that takes long is no hang.",
+	},
+	{
 		Name: "stdout", Type: "string", Default: "the instance's own log",
 		Launchd: "StandardOutPath",
 		Differs: "The default is a bounded log that `brokerctl service logs` shows, in place of /dev/null.",

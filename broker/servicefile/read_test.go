@@ -29,6 +29,7 @@ throttle_interval = "30s"
 start_timeout = "1m30s"
 stop_timeout = "500ms"
 idle_exit = "10m"
+hang_timeout = "30s"
 stdout = "/var/log/echo.log"
 stderr = "inherit"
 environment = { LANG = "C.UTF-8", "A.B" = "" }
@@ -73,6 +74,7 @@ func TestAServiceFileSaysAllOfAService(t *testing.T) {
 		StartTimeout:     90 * time.Second,
 		StopTimeout:      500 * time.Millisecond,
 		IdleExit:         10 * time.Minute,
+		HangTimeout:      30 * time.Second,
 		Stdout:           "/var/log/echo.log",
 		Stderr:           servicefile.Inherit,
 		Allow: servicefile.Allow{
@@ -139,6 +141,7 @@ func TestEveryGoodValueIsTaken(t *testing.T) {
 		{`throttle_interval = "1ms"`, func(s *servicefile.Service) { s.ThrottleInterval = time.Millisecond }},
 		{`start_timeout = "1h"`, func(s *servicefile.Service) { s.StartTimeout = time.Hour }},
 		{`stop_timeout = "60m"`, func(s *servicefile.Service) { s.StopTimeout = time.Hour }},
+		{`hang_timeout = "1h"`, func(s *servicefile.Service) { s.HangTimeout = time.Hour }},
 		{`idle_exit = "24h"`, func(s *servicefile.Service) { s.IdleExit = 24 * time.Hour }},
 		{"idle_exit = '0s'\nkeep_alive = 'always'", func(s *servicefile.Service) { s.KeepAlive = servicefile.Always }},
 		{"idle_exit = '1s'\nkeep_alive = 'on_crash'", func(s *servicefile.Service) { s.IdleExit, s.KeepAlive = time.Second, servicefile.OnCrash }},
@@ -285,6 +288,7 @@ func TestEveryBrokenRuleIsTold(t *testing.T) {
 		// Keys that do not go together.
 		{"run_at_load = true", []string{"2: run_at_load: needs a program"}},
 		{"keep_alive = 'on_crash'", []string{"2: keep_alive: needs a program"}},
+		{"hang_timeout = '999ms'", []string{"2: hang_timeout: 999ms: at least 1s, or a machine that is loaded is taken for a hang"}},
 		{"idle_exit = '1s'", []string{"2: idle_exit: needs a program"}},
 		{"program = ['/a']\nkeep_alive = 'always'\nidle_exit = '1s'", []string{`4: idle_exit: does not go with keep_alive = "always"`}},
 

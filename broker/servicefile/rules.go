@@ -18,6 +18,7 @@ const (
 	ourPrefix      = "FAIRLEAD_"       // of the environment that the broker sets
 	minNice        = -20               // setpriority(2)
 	maxNice        = 19
+	leastHang      = time.Second
 )
 
 // A breach is a rule that a service breaks.
@@ -170,6 +171,9 @@ func (r *rulebook) life(s Service) {
 				*r = append(*r, breach{at: k.key, needs: "program", rule: "needs a program: without one the broker neither starts nor ends an instance"})
 			}
 		}
+	}
+	if s.HangTimeout > 0 && s.HangTimeout < leastHang {
+		r.add("hang_timeout", "%v: at least %v, or a machine that is loaded is taken for a hang", s.HangTimeout, leastHang)
 	}
 	if s.IdleExit != 0 && s.KeepAlive == Always {
 		*r = append(*r, breach{at: "idle_exit", needs: "keep_alive", rule: "does not go with keep_alive = \"always\": it would be started again at once"})

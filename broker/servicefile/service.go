@@ -24,6 +24,7 @@ type Service struct {
 	StartTimeout     time.Duration // at most 1 h; 0: 10 s
 	StopTimeout      time.Duration // at most 1 h; 0: 20 s
 	IdleExit         time.Duration // at most 24 h; 0: never
+	HangTimeout      time.Duration // 1 s to 1 h; 0: never
 	Stdout, Stderr   string        // empty: the instance's own log; Inherit: the broker's stderr; else an absolute path, appended to
 	Allow            Allow
 	File             string // the path it was read from; empty: built in
@@ -81,6 +82,7 @@ var durations = []duration{
 		"an instance that does not stop must be killed some time",
 	},
 	{"idle_exit", func(s *Service) *time.Duration { return &s.IdleExit }, 0, 24 * time.Hour, ""},
+	{"hang_timeout", func(s *Service) *time.Duration { return &s.HangTimeout }, 0, time.Hour, ""},
 }
 
 // WithDefaults returns the service with its defaults in place of zero values: the name as its endpoint, / as its working directory, a umask of 022, 10 s for

@@ -30,8 +30,8 @@ func (c *command) status(ctx context.Context) error {
 socket     %s
 services   %d, instances %d
 sessions   %d open, %d closed since the start
-denied     %d
-`, s.Version, s.PID, s.UID, time.Since(s.StartedAt.Time()).Round(time.Second), s.Socket, s.Services, s.Instances, s.Open, s.Closed, s.Denied)
+denied     %d, over quota %d
+`, s.Version, s.PID, s.UID, time.Since(s.StartedAt.Time()).Round(time.Second), s.Socket, s.Services, s.Instances, s.Open, s.Closed, s.Denied, s.OverQuota)
 	return err
 }
 

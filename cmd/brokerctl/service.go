@@ -137,7 +137,7 @@ func servicePairs(d broker.ServiceDetails) [][2]string {
 	}
 	return append(lines, [][2]string{
 		{"log", d.Log}, {"program", argv(d.Program)}, {"user", d.User}, {"group", d.Group}, {"run_at_load", yes(d.RunAtLoad)}, {"keep_alive", d.KeepAlive},
-		{"throttle_interval", duration(d.Throttle)}, {"start_timeout", duration(d.Start)}, {"stop_timeout", duration(d.Stop)}, {"idle_exit", duration(d.Idle)},
+		{"throttle_interval", duration(d.Throttle)}, {"start_timeout", duration(d.Start)}, {"stop_timeout", duration(d.Stop)}, {"idle_exit", duration(d.Idle)}, {"hang_timeout", duration(d.Hang)},
 		{"allow.open", strings.Join(d.Allow.Open, ", ")}, {"allow.register", strings.Join(d.Allow.Register, ", ")}, {"allow.admin", strings.Join(d.Allow.Admin, ", ")},
 	}...)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services/network/networkfile"
@@ -17,28 +18,30 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-const checkHelp = `brokerd check [FILE ...] says what is wrong with service files and with network.toml, as FILE:LINE: key: rule, and starts nothing.
+const checkHelp = `brokerd check [FILE ...] says what is wrong with service files, network.toml and broker.toml, as FILE:LINE: key: rule, and starts nothing.
 
 Without FILE it reads the configuration folders as brokerd serve does. Names and endpoints that two services have are wrong, too. A program
-that is not there, or is not executable, is a warning: it may come later. A FILE is a service file; --networks checks one with networks.
+that is not there, or is not executable, is a warning: it may come later. A FILE is a service file; --networks checks one with networks,
+and --quotas one with quotas.
 
 exit codes: 0 all is right, 1 something is wrong, 2 usage
 
 examples:
   brokerd check
   brokerd check com.example.counter.toml
-  brokerd check --networks network.toml`
+  brokerd check --networks network.toml --quotas broker.toml`
 
 // checkMain is brokerd check.
 func checkMain(args []string) int {
 	flags := pflag.NewFlagSet("brokerd check", pflag.ContinueOnError)
 	which := flagsOfConfig(flags, "the files of the system's broker", "the files of this user's broker, also as root")
 	networks := flags.StringArray("networks", nil, "also, or alone, a `FILE` with networks, as network.toml; may be given more than once")
+	quotas := flags.StringArray("quotas", nil, "also, or alone, a `FILE` with quotas, as broker.toml; may be given more than once")
 	if code, ok := parseFlags(flags, args, checkHelp); !ok {
 		return code
 	}
 	files := flags.Args()
-	byFile := len(files)+len(*networks) > 0
+	byFile := len(files)+len(*networks)+len(*quotas) > 0
 	folders, err := which.folders()
 	switch {
 	case which.system && which.user:
@@ -53,7 +56,7 @@ func checkMain(args []string) int {
 	builtIn := []servicefile.Service{networkService(socket.SystemPath, nil)}
 	if byFile {
 		services, problems := servicefile.ReadAll(builtIn, distinct(files)...)
-		return report(nil, distinct(*networks), services, problems)
+		return report(nil, distinct(*networks), services, append(problems, quotaProblems(distinct(*quotas))...))
 	}
 	services, problems := servicefile.LoadWith(builtIn, folders...)
 	switch file, err := (&networkSource{folders: folders}).find(); {
@@ -63,7 +66,17 @@ func checkMain(args []string) int {
 	case file != "":
 		*networks = []string{file}
 	}
-	return report(folders, *networks, services, problems)
+	_, wrong := (&config{folders: folders}).quotas()
+	return report(folders, *networks, services, append(problems, wrong...))
+}
+
+// quotaProblems returns what is wrong with files with quotas.
+func quotaProblems(files []string) (problems []*servicefile.Problem) {
+	for _, path := range files {
+		_, wrong := quota.Read(path)
+		problems = append(problems, wrong...)
+	}
+	return problems
 }
 
 // distinct returns the paths without those that are there twice.

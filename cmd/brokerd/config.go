@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -13,8 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // systemFolders are the configuration folders of the system's broker: the administrator's over those of packages.
@@ -35,7 +38,7 @@ type configFlags struct {
 
 func flagsOfConfig(flags *pflag.FlagSet, system, user string) *configFlags {
 	c := &configFlags{}
-	flags.StringVar(&c.folder, "config-dir", "", "the configuration `FOLDER`, with services.d")
+	flags.StringVar(&c.folder, "config-dir", "", "the configuration `FOLDER`, with services.d, network.toml and broker.toml")
 	flags.BoolVar(&c.system, "system", false, system)
 	flags.BoolVar(&c.user, "user", false, user)
 	return c
@@ -77,7 +80,7 @@ func homeFolder() (string, error) {
 	return "", errors.New("this user has no home folder to look for service files in: give --config-dir, or set HOME")
 }
 
-// A config is what the broker may start: what service files say, and the network service.
+// A config is what the broker may start, which is what service files say and the network service, and what users may have of it.
 type config struct {
 	folders []string
 	network servicefile.Service // as it is without a file
@@ -113,6 +116,29 @@ func (c *config) load() ([]servicefile.Service, []*servicefile.Problem) {
 // hides reports whether a problem is what keeps the file of the network service from being loaded: its own, that of one which masks it, or its folder's.
 func (c *config) hides(p *servicefile.Problem) bool {
 	return filepath.Base(p.File) == filepath.Base(c.file) || p.File == filepath.Dir(c.file)
+}
+
+// quotas reads what each user may have, of the first folder that says it.
+func (c *config) quotas() (quota.Limits, []*servicefile.Problem) {
+	path, err := firstFile(c.folders, quota.Name)
+	switch {
+	case err != nil:
+		return quota.Limits{}, []*servicefile.Problem{{File: quota.Name, Rule: wire.Printable(err.Error(), 1024)}}
+	case path == "":
+		return quota.Defaults(), nil
+	}
+	return quota.Read(path)
+}
+
+// firstFile returns the path of a file in the first of some folders that has it; empty: none has.
+func firstFile(folders []string, name string) (string, error) {
+	for _, folder := range folders {
+		path := filepath.Join(folder, name)
+		if _, err := os.Lstat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return path, err
+		}
+	}
+	return "", nil
 }
 
 // brokenFiles returns the files that have problems.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -72,16 +70,11 @@ func (s *networkSource) find() (string, error) {
 	if s.file != "" {
 		return s.file, nil
 	}
-	for _, folder := range s.folders {
-		path := filepath.Join(folder, networkfile.Name)
-		switch _, err := os.Lstat(path); {
-		case err == nil:
-			return path, nil
-		case !errors.Is(err, fs.ErrNotExist):
-			return "", fmt.Errorf("look for the networks: %w", err)
-		}
+	path, err := firstFile(s.folders, networkfile.Name)
+	if err != nil {
+		return "", fmt.Errorf("look for the networks: %w", err)
 	}
-	return "", nil
+	return path, nil
 }
 
 // reloadOn has the server take the networks anew at each signal, until ctx ends.

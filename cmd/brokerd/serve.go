@@ -19,13 +19,14 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-const serveHelp = `brokerd serve serves as the broker until SIGTERM or SIGINT. SIGHUP has it read the service files anew, and network.toml.
+const serveHelp = `brokerd serve serves as the broker until SIGTERM or SIGINT. SIGHUP has it read the service files anew, network.toml, and broker.toml.
 
 It starts services at the first open of one of their endpoints, or as their service files say: SERVICE.toml in services.d of the
 configuration folders. These are /etc/fairlead over /usr/lib/fairlead for the system's broker and for root, and $XDG_CONFIG_HOME/fairlead
 or ~/.config/fairlead for a user's. A file that is wrong is left out alone; 'brokerd check' says what is wrong with it. The network
 service, fairlead.network, needs no file. Its networks are in network.toml of the first of the folders that has one, or given
-with --network; without both there is ` + defaultNetwork + `.
+with --network; without both there is ` + defaultNetwork + `. What each user may have of the broker is in broker.toml of the first of the folders
+that has one.
 
 When brokerd is stopped it stops what it has started, too, unless --leave-instances is given. When it is killed, or with that flag,
 sessions and services live on and the next brokerd takes them up.
@@ -77,7 +78,7 @@ func serveMain(args []string) int {
 	config := &config{
 		folders: folders, network: networkService(where, source.flags(), logging.Given()...), systemd: manager{log}, again: make(chan struct{}, 1),
 	}
-	c := broker.Config{Socket: where, Load: config.load, LeaveInstances: *leave, Version: cli.Version(), Logger: log}
+	c := broker.Config{Socket: where, Load: config.load, Quotas: config.quotas, LeaveInstances: *leave, Version: cli.Version(), Logger: log}
 	if err := serve(c, config, source, *place); err != nil {
 		cli.Fail(os.Stderr, "brokerd serve", err, "")
 		return exitFailed

@@ -57,6 +57,12 @@ func Codes() []Code {
 			Do:    "The text says why. After crashes 'brokerctl service reset NAME' lets the client through again.",
 		},
 		{
+			Code: wire.Hung, Means: "The instance is alive and does not answer: the last exit of its service has this as its cause.",
+			End:   "Its instance did not answer the broker's question whether it is there, and was replaced. The client sees interrupted.",
+			Cause: "The program is stopped by a signal or a debugger, or deadlocked; or hang_timeout of its service file is too short for a machine that is loaded.",
+			Do:    "'brokerctl service logs NAME' shows what it was at. Of a program that the broker has not started, end the process.",
+		},
+		{
 			Code: wire.Terminating, Means: "The service, or the broker, is being stopped, and takes nothing new.",
 			End:   "The service was stopped in order: what it had been asked before was answered.",
 			Cause: "Somebody has stopped or restarted it, it was idle, or the machine goes down.",

@@ -1,0 +1,238 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/quota"
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+const (
+	another = 65533 // a user who is neither nobody nor this one
+	mute    = "com.example.mute"
+)
+
+// A taking is what a process is told to take of a broker.
+type taking struct {
+	Kind quota.Kind
+	N    int
+	From int // the number of the first service to register
+}
+
+// takeAsTold takes what its argument says, prints the first refusal, if there is to be one, and keeps what it has.
+func takeAsTold() {
+	var what taking
+	fail(json.Unmarshal([]byte(os.Getenv(argumentVariable)), &what))
+	at, refusals := os.Getenv(socket.Variable), make(chan error, what.N)
+	var keep []any
+	for n := range what.N {
+		switch what.Kind {
+		case quota.Sessions:
+			s, err := client.Dial(context.Background(), echoEndpoint, client.Options{NoWait: true})
+			keep = append(keep, s)
+			if err != nil {
+				refusals <- err
+			}
+		case quota.Registrations:
+			name := mute + strconv.Itoa(what.From+n)
+			control, err := register(at, wire.Register{Service: name, Endpoints: []string{name}})
+			keep = append(keep, control)
+			if err != nil {
+				refusals <- err
+			}
+		default:
+			conn, err := connect(at)
+			fail(err)
+			conn.SetDeadline(time.Time{})
+			keep = append(keep, conn)
+			if what.Kind == quota.Waiting {
+				fail(say(conn, wire.KindOpen, wire.Open{Endpoint: mute}))
+			} else if what.Kind == quota.Descriptors {
+				fail(say(conn, wire.KindOpen, wire.Open{Endpoint: echoEndpoint}))
+			}
+			go func() {
+				err := answer(conn)
+				if err == nil { // routed
+					err = answer(conn)
+				}
+				if errors.Is(err, wire.OverQuota) {
+					refusals <- err
+				}
+			}()
+		}
+	}
+	err := <-refusals
+	fail(json.NewEncoder(os.Stdout).Encode(granted{Code: wire.CodeOf(err), Text: err.Error()}))
+	os.Stdin.Read(make([]byte, 1))
+	fmt.Fprintln(os.Stderr, keep...)
+}
+
+// takes starts a process of a user that takes something of a broker.
+func takes(t *testing.T, program, at string, uid int, what taking) player {
+	t.Helper()
+	argument, err := json.Marshal(what)
+	must(t, err)
+	cmd := asStranger(t)
+	cmd.Path, cmd.Args, cmd.Dir = program, []string{program}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: nobody}}
+	return playWith(t, cmd, "takes", string(argument), at)
+}
+
+// serving starts a broker of the test's own process that the test can look into; something may be done before it serves.
+func serving(t *testing.T, c broker.Config, before ...func(*broker.Broker)) (*broker.Broker, *brokertest.Broker) {
+	t.Helper()
+	c.Socket = brokertest.Socket(t)
+	must(t, os.Chmod(filepath.Dir(c.Socket), 0o755))
+	b, err := broker.New(c)
+	must(t, err)
+	for _, do := range before {
+		do(b)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- b.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-served)
+	})
+	return b, brokertest.At(t, c.Socket)
+}
+
+// few are the defaults, with little of one kind for each of the others.
+func few(k quota.Kind, n int) func() (quota.Limits, []*servicefile.Problem) {
+	return func() (quota.Limits, []*servicefile.Problem) {
+		all := quota.Defaults()
+		all.Others[k] = n
+		return all, nil
+	}
+}
+
+// The guard for each kind is where the broker charges it: without, the first user is not refused. Those for what is given back are where it discharges it.
+func TestWhoHasItsShareIsRefusedMoreAndNobodyElseIs(t *testing.T) {
+	needsRoot(t)
+	program := asStranger(t).Path
+	for _, k := range quota.Kinds() {
+		t.Run(k.Key(), func(t *testing.T) {
+			t.Parallel()
+			const share = 3
+			n, held := share+1, k
+			if k == quota.Opens {
+				n, held = 40, quota.Connections // more than a machine makes in 7 s, at 3 a second
+			}
+			l := &log{}
+			echo := played(t, "serve", echoEndpoint)
+			echo.Allow.Open = ruled(t, "any")
+			echo.Program[len(echo.Program)-1] = program
+			declared := []servicefile.Service{echo, {Name: mute, Endpoints: []string{mute}, Program: []string{"/bin/sleep", "1000"}, StartTimeout: time.Minute, StopTimeout: time.Second,
+				Allow: servicefile.Allow{Open: ruled(t, "any")}}}
+			for n := range share + 1 {
+				name := mute + strconv.Itoa(n)
+				declared = append(declared, servicefile.Service{Name: name, Endpoints: []string{name}, Allow: servicefile.Allow{Register: ruled(t, "any")}})
+			}
+			b, at := serving(t, broker.Config{Quotas: few(k, share), Services: declared, Logger: l.logger()})
+			s := at.Dial(echoEndpoint, client.Options{})
+			if k == quota.Descriptors {
+				halt(t, s.Peer().PID)
+				t.Cleanup(func() { syscall.Kill(s.Peer().PID, syscall.SIGCONT) })
+			}
+			first := takes(t, program, at.Socket, nobody, taking{Kind: k, N: n})
+			var g granted
+			must(t, json.Unmarshal([]byte(first.line(t)), &g))
+			for _, says := range []string{"uid 65534", strconv.Itoa(share), k.String()} {
+				if g.Code != wire.OverQuota || !strings.Contains(g.Text, says) {
+					t.Errorf("one more than its share: %+v, want %s and %q", g, wire.OverQuota, says)
+				}
+			}
+			if k != quota.Opens {
+				until(t, "it has its share", func() bool { return b.Has(nobody, k) == share })
+			}
+			second := takes(t, program, at.Socket, another, taking{Kind: k, N: 1, From: share})
+			until(t, "another user has one", func() bool { return b.Has(another, held) == 1 })
+			status := ask[broker.Status](t, at, broker.MethodStatus, nil)
+			if status.OverQuota < 1 || status.Denied != 0 {
+				t.Errorf("the status counts %d, and %d denials", status.OverQuota, status.Denied)
+			}
+			until(t, "it is logged", func() bool { return l.count("over quota", "uid=65534", "code=over_quota") > 0 })
+			told := watching(t, at, broker.MonitorRequest{From: 1, Kinds: []string{broker.EventOverQuota}}).next()
+			if told.Client == nil || told.Client.UID != nobody || told.Client.PID != first.cmd.Process.Pid || told.Code != wire.OverQuota || !strings.Contains(told.Text, k.String()) {
+				t.Errorf("the event is %+v", told)
+			}
+			if k == quota.Descriptors {
+				must(t, syscall.Kill(s.Peer().PID, syscall.SIGCONT))
+			}
+			first.kill()
+			second.kill()
+			until(t, "those who are gone have nothing", func() bool { return b.Has(nobody, held) == 0 && b.Has(another, held) == 0 })
+		})
+	}
+}
+
+// The guard is welcomeProgram: without, the instance is refused like any other process of its user.
+func TestAnInstanceThatWasStartedRegistersAgainWhateverOthersOfItsUserDo(t *testing.T) {
+	needsRoot(t)
+	program := asStranger(t).Path
+	s := played(t, "serve", echoEndpoint)
+	s.Program[len(s.Program)-1], s.User = program, "nobody"
+	b := brokertest.StartWith(t, broker.Config{LeaveInstances: true, Quotas: few(quota.Connections, 0), Services: []servicefile.Service{s}})
+	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
+	stopsAtLast(t, b)
+	before := b.Dial(echoEndpoint, client.Options{})
+	b.Restart()
+	until(t, "it has registered again", func() bool { return inspected(t, b, echoEndpoint).State == broker.ServiceRunning })
+	if after := b.Dial(echoEndpoint, client.Options{}); after.Peer().PID != before.Peer().PID {
+		t.Errorf("process %d serves, want %d", after.Peer().PID, before.Peer().PID)
+	}
+	g := asks(t, program, b.Socket, syscall.Credential{Uid: nobody, Gid: nobody}).ask(t, wish{Register: mute})
+	if g.Code != wire.OverQuota || !strings.Contains(g.Text, "uid 65534") {
+		t.Errorf("another process of its user: %+v, want %s", g, wire.OverQuota)
+	}
+}
+
+func TestAReloadReadsTheQuotasAndOneThatIsWrongChangesNothing(t *testing.T) {
+	needsRoot(t)
+	program := asStranger(t).Path
+	var share atomic.Int64
+	share.Store(64)
+	b := brokertest.StartWith(t, broker.Config{
+		Load: func() ([]servicefile.Service, []*servicefile.Problem) { return nil, nil },
+		Quotas: func() (quota.Limits, []*servicefile.Problem) {
+			if share.Load() < 0 {
+				return quota.Limits{}, []*servicefile.Problem{{File: quota.Name, Line: 2, Key: "quota.others.connections", Rule: "is wrong"}}
+			}
+			limits, _ := few(quota.Connections, int(share.Load()))()
+			return limits, nil
+		},
+	})
+	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
+	stranger := asks(t, program, b.Socket, syscall.Credential{Uid: nobody, Gid: nobody})
+	for _, c := range []struct {
+		share    int64
+		problems int
+		code     wire.Code
+	}{{64, 0, ""}, {0, 0, wire.OverQuota}, {-1, 1, wire.OverQuota}, {5, 0, ""}, {-1, 1, ""}} {
+		share.Store(c.share)
+		done := ask[broker.Reloaded](t, b, broker.MethodReload, nil)
+		if len(done.Problems) != c.problems {
+			t.Errorf("with %d: %+v, want %d problems", c.share, done.Problems, c.problems)
+		}
+		if g := stranger.ask(t, wish{Register: mute}); g.Code != c.code && (c.code != "" || g.Code != wire.NotPermitted) {
+			t.Errorf("with %d: %+v, want %q", c.share, g, c.code)
+		}
+	}
+}
