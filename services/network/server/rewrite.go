@@ -115,9 +115,12 @@ func (r *record) proceed() error {
 		return r.fail(err)
 	}
 	r.close()
-	r.closeNote()
 	r.now, r.next = &r.next.roll, nil
 	r.limit = 2*r.now.lines + copySlack
+	if r.note != nil { // it may have been removed with the record, so it is opened by its path again
+		defer r.note.Close()
+		r.note = nil
+	}
 	r.sign()
 	return nil
 }
