@@ -152,6 +152,9 @@ func TestOnAFullDiskALeaseIsRecordedOrNotGivenOutAndNoneIsLost(t *testing.T) {
 func TestOnAReadOnlyDiskAServiceSaysSoAndChangesNothing(t *testing.T) {
 	leavesNothing(t)
 	old := crashed(t, "10.9.0.0/24")
+	if err := os.WriteFile(filepath.Join(old.dir, "leases.log.new"), nil, 0o600); err != nil { // as of one that was killed while it copied
+		t.Fatal(err)
+	}
 	before := files(t, old.dir)
 	c, said := mounted(t, "readonly", filepath.Join(folder(t), "s"), old.dir)
 	if !strings.Contains(said, "record of leases") || !strings.Contains(said, "read-only file system") {

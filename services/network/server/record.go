@@ -117,14 +117,6 @@ func (r *record) openNote() (err error) {
 	return err
 }
 
-// closeNote has it opened by its path again: somebody may have removed it with the record.
-func (r *record) closeNote() {
-	if r.note != nil {
-		r.note.Close()
-		r.note = nil
-	}
-}
-
 // close lets the file go; the record has to be written anew.
 func (r *record) close() {
 	if r.now != nil {
@@ -185,7 +177,9 @@ func (r *record) tend(ctx context.Context) {
 			if done && !more {
 				r.abandon()
 				r.close()
-				r.closeNote()
+				if r.note != nil {
+					r.note.Close()
+				}
 				r.closed = true
 			}
 			<-r.turn

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 )
@@ -82,7 +83,9 @@ func (r *record) begin(wanted bool) error {
 	wanted = wanted || r.next != nil && r.next.wanted
 	r.abandon()
 	r.next = &copying{wanted: wanted}
-	os.Remove(r.nextPath()) // whatever an earlier instance, or somebody else, left there
+	if err := os.Remove(r.nextPath()); err != nil && !errors.Is(err, fs.ErrNotExist) { // whatever an earlier instance, or somebody else, left there
+		return r.fail(err)
+	}
 	file, err := openRegular(r.nextPath(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
 	if err != nil {
 		return r.fail(err)
@@ -115,9 +118,12 @@ func (r *record) proceed() error {
 		return r.fail(err)
 	}
 	r.close()
-	r.closeNote()
 	r.now, r.next = &r.next.roll, nil
 	r.limit = 2*r.now.lines + copySlack
+	if r.note != nil { // it may have been removed with the record, so it is opened by its path again
+		defer r.note.Close()
+		r.note = nil
+	}
 	r.sign()
 	return nil
 }

@@ -136,6 +136,7 @@ func TestWitnessesLeaveNoDescriptorInTheService(t *testing.T) {
 	gone := pidfd(t, dead.PID())
 	dead.Signal(syscall.SIGKILL)
 	until(t, "it has exited", dead.Gone)
+	helper.order(order{Do: "list"}) // the service has its session, too
 	before := countDescriptorsOf(t, service.pid())
 	for range 20 {
 		witness := helper.linger("linger")
