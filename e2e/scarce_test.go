@@ -118,7 +118,7 @@ func filesOf(t *testing.T, pid int) int {
 	return len(entries)
 }
 
-// The guards are spare, the descriptor in reserve of the broker's listener, scarce, Within of the quotas, and room and the code of EMFILE in an instance's host.
+// The guards are the descriptor in reserve of the broker's listener, scarce, Within of the quotas, and room and the code of EMFILE in an instance's host.
 func TestWantOfDescriptorsRefusesClientsAndIsOverWhenTheyAreGone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to be another user needs root")
@@ -176,6 +176,42 @@ func TestWantOfDescriptorsRefusesClientsAndIsOverWhenTheyAreGone(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The guards are Within of the quotas, and charge, which leaves the last descriptors to root and the broker's user: without both, what instances and strangers have is all there is.
+func TestAnOperatorGetsInWhenInstancesAndStrangersHaveTheDescriptors(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to be another user needs root")
+	}
+	const files, services, asked = 64, 8, 20
+	w := newWorld(t, one)
+	for n := range services {
+		name := fmt.Sprintf("com.example.sleeper%d", n)
+		file := fmt.Sprintf("name = %q\nprogram = [\"/bin/sleep\", \"1000\"]\nrun_at_load = true\nstart_timeout = \"1h\"\nstop_timeout = \"1s\"\n", name)
+		if err := os.WriteFile(filepath.Join(w.config(), "services.d", name+".toml"), []byte(file), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.serveEcho(files, "")
+	var all []*process
+	for range 4 {
+		all = append(all, w.as(hostileUID, "hostile", strconv.Itoa(silent)))
+	}
+	eventually(t, "strangers are refused", func() bool {
+		return ctlJSON[struct {
+			OverQuota int `json:"over_quota"`
+		}](w, "status", "status").OverQuota > 0
+	})
+	t.Logf("the broker has %d descriptors of %d", filesOf(t, w.broker.pid()), files)
+	for range asked {
+		if _, errs, code := w.ctl("status"); code != 0 {
+			t.Errorf("brokerctl exits %d: %s", code, errs)
+		}
+	}
+	for _, p := range all {
+		p.stdin.Close()
+		p.exit(t)
 	}
 }
 

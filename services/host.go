@@ -48,7 +48,7 @@ type Host struct {
 	conf    Server
 	log     *slog.Logger
 	watch   *watch.Set // of the clients' processes
-	files   int        // how many descriptors this process may have open
+	files   int        // how many descriptors this process may have open; a broker counts its own
 	news    news
 	turns   chan struct{} // sessions that are being accepted
 	opening sync.WaitGroup
@@ -81,7 +81,7 @@ func NewHost(s Server) (*Host, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{conf: s, log: logger, watch: set, files: openFiles(), turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
+	h := &Host{conf: s, log: logger, watch: set, files: math.MaxInt32, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.news.init()
 	return h, nil

@@ -56,6 +56,7 @@ func (s Server) Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	host.files = openFiles()
 	defer host.Release()
 	s.Service = cmp.Or(s.Service, slices.Min(slices.Collect(maps.Keys(s.Endpoints))))
 	ctx, stop := context.WithCancel(ctx)

@@ -111,9 +111,10 @@ func TestTheDocumentationHasTheDefaults(t *testing.T) {
 		return strconv.Itoa(n)
 	}
 	all := quota.Defaults()
-	want := "| key | counts | `others`: each other user | `together`: all others | `own`: root, the broker's user, each |\n| --- | --- | --- | --- | --- |\n"
+	var want strings.Builder
+	want.WriteString("| key | counts | `others`: each other user | `together`: all others | `own`: root, the broker's user, each |\n| --- | --- | --- | --- | --- |\n")
 	for _, k := range quota.Kinds() {
-		want += fmt.Sprintf("| `%s` | %v | %s | %s | %s |\n", k.Key(), k, number(all.Others[k]), number(all.Together[k]), number(all.Own[k]))
+		want.WriteString(fmt.Sprintf("| `%s` | %v | %s | %s | %s |\n", k.Key(), k, number(all.Others[k]), number(all.Together[k]), number(all.Own[k])))
 	}
-	doctable.Holds(t, "../../docs/operating.md", "quotas", want)
+	doctable.Holds(t, "../../docs/operating.md", "quotas", want.String())
 }
