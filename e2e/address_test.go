@@ -26,7 +26,7 @@ func TestOneAddressServesRuntimesThatAreKilledOneAfterAnother(t *testing.T) {
 	runs := count(60, 1000)
 	for i := range runs {
 		r := w.run(say...)
-		address, err := r.stdout.tryNext()
+		address, err := r.stdout.TryNext()
 		if err != nil || address != onlyAddress {
 			t.Fatalf("runtime %d: address %q: %v\n%v", i, address, err, r.stderr)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
 )
 
@@ -50,15 +51,15 @@ func (w *world) killCrowd(script string, processes int) (gone, leased time.Durat
 	w.t.Helper()
 	r := w.run("--", "sh", "-c", script+"echo up; sleep 1000")
 	r.stdout.await(w.t, "up")
-	members := func() []stranger {
-		return slices.DeleteFunc(named("FAIRLEAD_SOCKET="+w.socket), func(s stranger) bool { return s.args[0] != "sleep" && s.args[0] != self() })
+	members := func() []stage.Process {
+		return slices.DeleteFunc(stage.Named("FAIRLEAD_SOCKET="+w.socket), func(s stage.Process) bool { return s.Args[0] != "sleep" && s.Args[0] != self() })
 	}
 	eventually(w.t, "all processes run", func() bool { return len(members()) == processes+1 }) // and the shell's own sleep
 	if processes > 100 {
 		r.stdout.await(w.t, "touched")
 	}
-	others := []int{r.pid(), w.broker.pid(), w.instance().pid}
-	all := watch(w.t, slices.DeleteFunc(named("FAIRLEAD_SOCKET="+w.socket), func(s stranger) bool { return slices.Contains(others, s.pid) }))
+	others := []int{r.pid(), w.broker.pid(), w.instance().PID}
+	all := watch(w.t, slices.DeleteFunc(stage.Named("FAIRLEAD_SOCKET="+w.socket), func(s stage.Process) bool { return slices.Contains(others, s.PID) }))
 	next := w.dial(network.Endpoint)
 	defer next.Close()
 

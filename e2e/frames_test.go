@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,58 +19,15 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/wire"
 )
-
-// A wrong frame is what a connection begins with that no client would send.
-type wrongFrame struct {
-	name  string
-	bytes []byte
-	stay  bool // the connection stays open, and nothing more comes
-	code  wire.Code
-}
-
-// wrongFrames are all kinds of them. One without a code is closed without an answer.
-func wrongFrames() []wrongFrame {
-	header := func(h wire.Header) []byte { return h.Append(nil) }
-	frame := func(kind wire.Kind, body string) []byte {
-		return append(header(wire.Header{Kind: kind, Length: uint32(len(body))}), body...)
-	}
-	open := frame(wire.KindOpen, "\x81\xa1e\xa0")
-	other := bytes.Clone(open)
-	other[0] = 2
-	return []wrongFrame{
-		{name: "nothing"},
-		{name: "nothing, and stays", stay: true},
-		{name: "half a header", bytes: open[:5]},
-		{name: "half a header, and stays", bytes: open[:5], stay: true},
-		{name: "half a body", bytes: open[:14]},
-		{name: "half a body, and stays", bytes: open[:14], stay: true},
-		{name: "oversized", bytes: header(wire.Header{Kind: wire.KindOpen, Length: wire.MaxBody + 1}), code: wire.Malformed},
-		{name: "the longest length", bytes: header(wire.Header{Kind: wire.KindOpen, Length: 1<<32 - 1}), code: wire.Malformed},
-		{name: "a large body", bytes: header(wire.Header{Kind: wire.KindLarge, Length: wire.MaxLarge}), code: wire.Malformed},
-		{name: "HTTP", bytes: []byte("GET / HTTP/1.1\r\nHost: broker\r\n\r\n"), code: wire.Unsupported},
-		{name: "yamux", bytes: append([]byte{0, 1, 0, 1}, make([]byte, 8)...), code: wire.Unsupported},
-		{name: "another version", bytes: other, code: wire.Unsupported},
-		{name: "an unknown kind", bytes: header(wire.Header{Kind: 99}), code: wire.Malformed},
-		{name: "unknown flags", bytes: header(wire.Header{Kind: wire.KindOpen, Flags: 0x80}), code: wire.Malformed},
-		{name: "descriptors that are not there", bytes: append([]byte{wire.Version, byte(wire.KindOpen), 3, 0}, make([]byte, 8)...), code: wire.Malformed},
-		{name: "no first frame", bytes: frame(wire.KindAccepted, "\x80"), code: wire.Malformed},
-		{name: "an empty open", bytes: frame(wire.KindOpen, ""), code: wire.Malformed},
-		{name: "an open without an endpoint", bytes: open, code: wire.Malformed},
-		{name: "an array of four thousand million", bytes: frame(wire.KindOpen, "\xdd\xff\xff\xff\xff"), code: wire.Malformed},
-		{name: "a map of four thousand million", bytes: frame(wire.KindRegister, "\xdf\xff\xff\xff\xff"), code: wire.Malformed},
-		{name: "a long array within", bytes: frame(wire.KindRegister, "\x81\xa1s\xdd\xff\xff\xff\xff"), code: wire.Malformed},
-		{name: "a deep nest", bytes: frame(wire.KindOpen, "\x81\xa1x"+strings.Repeat("\x91", 60000)), code: wire.Malformed},
-		{name: "a wide array of arrays", bytes: frame(wire.KindRegister, "\x81\xa1s\xdc\xea\x60"+strings.Repeat("\x80", 60000)), code: wire.Malformed},
-	}
-}
 
 func TestWrongFirstFramesAreAnsweredOrClosedAndDisturbNobody(t *testing.T) {
 	w := newWorld(t, one)
 	w.startBroker()
 	stop := w.wellBehaved()
-	w.flood(wrongFrames(), count(2000, 10000), 7*time.Second) // a first frame has 5 s
+	w.flood(stage.WrongFrames(), count(2000, 10000), 7*time.Second) // a first frame has 5 s
 	calls, longest := stop()
 	t.Logf("meanwhile %d calls and as many opens were answered, the slowest within %v", calls, longest)
 	if calls == 0 || longest > 5*time.Second {
@@ -84,7 +40,7 @@ func TestWrongFirstFramesAreAnsweredOrClosedAndDisturbNobody(t *testing.T) {
 // what is measured is what further frames cost. A leak grows in every round, and what the Go runtime moves about does not.
 func TestWrongFirstFramesCostTheBrokerNoMemory(t *testing.T) {
 	w := newWorld(t, one)
-	if raceEnabled {
+	if stage.RaceEnabled {
 		w.brokerd = filepath.Join(w.dir, "brokerd")
 		build(t, w.brokerd)
 	}
@@ -93,10 +49,10 @@ func TestWrongFirstFramesCostTheBrokerNoMemory(t *testing.T) {
 	defer stop()
 	const bound = 1024 // KiB
 	n := count(2000, 10000)
-	w.flood(slices.DeleteFunc(wrongFrames(), func(f wrongFrame) bool { return f.stay }), 1000, patience)
+	w.flood(slices.DeleteFunc(stage.WrongFrames(), func(f stage.WrongFrame) bool { return f.Stay }), 1000, patience)
 	before := w.settledMemory()
 	for round := 1; ; round++ {
-		w.flood(wrongFrames(), n, patience)
+		w.flood(stage.WrongFrames(), n, patience)
 		after := w.settledMemory()
 		t.Logf("the broker's private memory: %d KiB before and %d KiB after %d wrong frames", before, after, n)
 		if after-before < bound {
@@ -117,22 +73,22 @@ func build(t *testing.T, path string) {
 }
 
 // flood sends n wrong frames, many at a time. Each must be answered within a time.
-func (w *world) flood(kinds []wrongFrame, n int, limit time.Duration) {
+func (w *world) flood(kinds []stage.WrongFrame, n int, limit time.Duration) {
 	w.t.Helper()
 	places := make(chan struct{}, 250)
 	var sending sync.WaitGroup
 	var told sync.Map // kinds of which a failure was told
 	for i := range n {
 		kind := kinds[i%len(kinds)]
-		if kind.stay && i%(4*len(kinds)) >= len(kinds) {
-			kind.stay = false // one that stays needs a place for 5 s
+		if kind.Stay && i%(4*len(kinds)) >= len(kinds) {
+			kind.Stay = false // one that stays needs a place for 5 s
 		}
 		places <- struct{}{}
 		sending.Go(func() {
 			defer func() { <-places }()
 			if err := w.provoke(kind, limit); err != nil {
-				if _, again := told.Swap(kind.name, true); !again {
-					w.t.Errorf("%s: %v", kind.name, err)
+				if _, again := told.Swap(kind.Name, true); !again {
+					w.t.Errorf("%s: %v", kind.Name, err)
 				}
 			}
 		})
@@ -141,7 +97,7 @@ func (w *world) flood(kinds []wrongFrame, n int, limit time.Duration) {
 }
 
 // provoke sends one wrong frame and checks what comes back.
-func (w *world) provoke(kind wrongFrame, limit time.Duration) error {
+func (w *world) provoke(kind stage.WrongFrame, limit time.Duration) error {
 	c, err := net.Dial("unix", w.socket)
 	for errors.Is(err, syscall.EAGAIN) { // the backlog is full
 		c, err = net.Dial("unix", w.socket)
@@ -152,10 +108,10 @@ func (w *world) provoke(kind wrongFrame, limit time.Duration) error {
 	defer c.Close()
 	begun := time.Now()
 	c.SetDeadline(begun.Add(patience))
-	if _, err := c.Write(kind.bytes); err != nil && !errors.Is(err, syscall.EPIPE) {
+	if _, err := c.Write(kind.Bytes); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return err
 	}
-	if !kind.stay && kind.code == "" {
+	if !kind.Stay && kind.Code == "" {
 		c.(*net.UnixConn).CloseWrite()
 	}
 	answer, err := io.ReadAll(c)
@@ -168,8 +124,8 @@ func (w *world) provoke(kind wrongFrame, limit time.Duration) error {
 	return checkAnswer(kind, answer)
 }
 
-func checkAnswer(kind wrongFrame, answer []byte) error {
-	if kind.code == "" {
+func checkAnswer(kind stage.WrongFrame, answer []byte) error {
+	if kind.Code == "" {
 		if len(answer) > 0 {
 			return fmt.Errorf("answered %q, want a close", answer)
 		}
@@ -187,8 +143,8 @@ func checkAnswer(kind wrongFrame, answer []byte) error {
 		return fmt.Errorf("answered: %w", err)
 	}
 	refusal := &wire.Error{}
-	if err := wire.Unmarshal(f.Body, refusal); f.Kind != wire.KindRefused || err != nil || refusal.Code != kind.code {
-		return fmt.Errorf("answered with a %v: %+v (%v), want refused: %s", f.Kind, refusal, err, kind.code)
+	if err := wire.Unmarshal(f.Body, refusal); f.Kind != wire.KindRefused || err != nil || refusal.Code != kind.Code {
+		return fmt.Errorf("answered with a %v: %+v (%v), want refused: %s", f.Kind, refusal, err, kind.Code)
 	}
 	return nil
 }

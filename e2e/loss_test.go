@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -75,9 +76,9 @@ func TestContainersEndWithinTheGraceWhenTheNetworkServiceIsKilled(t *testing.T) 
 	for _, r := range runs {
 		r.stdout.next(t)
 	}
-	var sleeping []stranger
+	var sleeping []stage.Process
 	eventually(t, "all containers run", func() bool {
-		sleeping = slices.DeleteFunc(named(w.dir), func(s stranger) bool { return s.args[0] != "sleep" })
+		sleeping = slices.DeleteFunc(stage.Named(w.dir), func(s stage.Process) bool { return s.Args[0] != "sleep" })
 		return len(sleeping) == len(runs)
 	})
 	containers := watch(t, sleeping)
@@ -131,7 +132,7 @@ func TestAddressesOfContainersThatLiveOnAreGivenToNobodyElse(t *testing.T) {
 		young = append(young, start("young", i))
 	}
 	for i, r := range young {
-		if _, err := r.stdout.tryNext(); err != nil {
+		if _, err := r.stdout.TryNext(); err != nil {
 			t.Fatalf("new runtime %d: %v\n%v", i, err, r.stderr)
 		}
 	}

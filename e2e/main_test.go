@@ -4,10 +4,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 )
 
 var long = flag.Bool("long", false, "run the tests with their full counts")
@@ -40,13 +41,8 @@ func buildAndRun(m *testing.M) (int, error) {
 	if err := os.Chmod(programs, 0o755); err != nil { // one test runs them as another user
 		return 1, err
 	}
-	args := []string{"build", "-o", programs}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-	build := exec.Command("go", append(args, "../cmd/brokerd", "../cmd/brokerctl", "../cmd/broker-run")...)
-	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	if err := stage.Build(programs); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }

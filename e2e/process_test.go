@@ -1,27 +1,26 @@
 package e2e_test
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 )
 
 // A process is one that a test has started.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  *os.File
-	stdout *output
-	stderr *output
+	stdout output
+	stderr output
 	done   chan struct{} // closed when it was waited for
 }
 
@@ -110,45 +109,18 @@ func (p *process) say(t *testing.T, line string) {
 	}
 }
 
-// A stranger is a living process as /proc shows it.
-type stranger struct {
-	pid  int
-	args []string
-}
-
-func (s stranger) String() string { return fmt.Sprintf("%d %q", s.pid, s.args) }
-
-// named returns the living processes whose arguments or environment contain text, but not this one. One that has exited, and was not
-// waited for, has neither.
-func named(text string) []stranger {
-	var found []stranger
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		environ, _ := os.ReadFile("/proc/" + e.Name() + "/environ") // it may be another user's
-		if bytes.Contains(args, []byte(text)) || bytes.Contains(environ, []byte(text)) {
-			found = append(found, stranger{pid, strings.Split(strings.TrimSuffix(string(args), "\x00"), "\x00")})
-		}
-	}
-	return found
-}
-
 // A watched process is held by its pidfd, so that its number cannot become another's.
 type watched struct {
-	stranger
+	stage.Process
 	pidfd int
 }
 
 // watch takes hold of processes until the test ends. Those that are gone by then are left out.
-func watch(t *testing.T, all []stranger) []watched {
+func watch(t *testing.T, all []stage.Process) []watched {
 	t.Helper()
 	var held []watched
 	for _, s := range all {
-		fd, err := unix.PidfdOpen(s.pid, 0)
+		fd, err := unix.PidfdOpen(s.PID, 0)
 		if err == unix.ESRCH {
 			continue
 		}
@@ -184,7 +156,7 @@ func allGone(t *testing.T, all []watched, begun int64) time.Duration {
 	t.Helper()
 	for _, p := range all {
 		if !p.gone(patience) {
-			t.Fatalf("process %v lives after %v", p.stranger, time.Duration(monotonic()-begun))
+			t.Fatalf("process %v lives after %v", p.Process, time.Duration(monotonic()-begun))
 		}
 	}
 	return time.Duration(monotonic() - begun)

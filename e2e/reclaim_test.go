@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -34,9 +35,9 @@ func TestContainersThatReclaimOutliveTheNetworkService(t *testing.T) {
 	if len(held) != runtimes {
 		t.Fatalf("%d leases are held, want %d", len(held), runtimes)
 	}
-	var sleeping []stranger
+	var sleeping []stage.Process
 	eventually(t, "all containers run", func() bool {
-		sleeping = slices.DeleteFunc(named(w.dir), func(s stranger) bool { return s.args[0] != "sleep" })
+		sleeping = slices.DeleteFunc(stage.Named(w.dir), func(s stage.Process) bool { return s.Args[0] != "sleep" })
 		return len(sleeping) == runtimes
 	})
 	containers := watch(t, sleeping)
@@ -182,9 +183,9 @@ func TestAnAddressIsNotGivenOutBeforeTheLastProcessOfAKilledRuntimeHasDied(t *te
 	w.startBroker()
 	r := w.run("--", "sh", "-c", "echo up; exec sleep 1000")
 	r.stdout.next(t)
-	var last stranger
+	var last stage.Process
 	eventually(t, "its container runs", func() bool {
-		sleeping := slices.DeleteFunc(named(w.dir), func(s stranger) bool { return s.args[0] != "sleep" })
+		sleeping := slices.DeleteFunc(stage.Named(w.dir), func(s stage.Process) bool { return s.Args[0] != "sleep" })
 		if len(sleeping) == 1 {
 			last = sleeping[0]
 		}
@@ -197,7 +198,7 @@ func TestAnAddressIsNotGivenOutBeforeTheLastProcessOfAKilledRuntimeHasDied(t *te
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		const seize = 0x4206 // PTRACE_SEIZE of linux/ptrace.h
-		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, seize, uintptr(last.pid), 0, 0, 0, 0)
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, seize, uintptr(last.PID), 0, 0, 0, 0)
 		if errno != 0 {
 			attached <- errno
 			return
@@ -208,7 +209,7 @@ func TestAnAddressIsNotGivenOutBeforeTheLastProcessOfAKilledRuntimeHasDied(t *te
 		at := monotonic()
 		var err error = unix.EINTR
 		for err == unix.EINTR {
-			_, err = unix.Wait4(last.pid, nil, unix.WALL, nil)
+			_, err = unix.Wait4(last.PID, nil, unix.WALL, nil)
 		}
 		died <- at
 	}()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -45,7 +46,7 @@ func (w *world) crash(damage func(path string, text []byte) error, says string) 
 	r := w.run("--grace", "25s", "--", "sh", "-c", "trap '' TERM; echo up; read line") // it ends when it is told
 	r.stdout.await(w.t, "up")
 	w.killInstance()
-	suspects := named(w.dir) // the runtime and its container
+	suspects := stage.Named(w.dir) // the runtime and its container
 	record := filepath.Join(broker.StateDir(w.socket, network.Endpoint), "leases.log")
 	text, err := os.ReadFile(record)
 	if err == nil {
@@ -75,9 +76,11 @@ func (w *world) crash(damage func(path string, text []byte) error, says string) 
 }
 
 // namesOneOf reports whether the number of one of the processes is in text, as a whole. The broker's does not count.
-func namesOneOf(text string, all []stranger) bool {
+func namesOneOf(text string, all []stage.Process) bool {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r < '0' || r > '9' }) {
-		if slices.ContainsFunc(all, func(s stranger) bool { return fmt.Sprint(s.pid) == word && !strings.HasSuffix(s.args[0], "brokerd") }) {
+		if slices.ContainsFunc(all, func(s stage.Process) bool {
+			return fmt.Sprint(s.PID) == word && !strings.HasSuffix(s.Args[0], "brokerd")
+		}) {
 			return true
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
 )
 
@@ -47,7 +48,7 @@ func TestTheDeathOfTheBrokerIsNoEventForItsSessions(t *testing.T) {
 
 	t.Logf("a new broker showed all %d sessions %v after its start", len(held), took)
 	limit := 2 * time.Second
-	if raceEnabled {
+	if stage.RaceEnabled {
 		limit = 5 * time.Second
 	}
 	if took > limit {
@@ -137,12 +138,12 @@ func (w *world) ask(leases int) (opened *atomic.Int64, stop func()) {
 }
 
 // census counts the network services that live, until the returned function is called. That returns the most that were seen at once.
-func (w *world) census() (stop func() []stranger) {
-	done, most := make(chan struct{}), make(chan []stranger, 1)
+func (w *world) census() (stop func() []stage.Process) {
+	done, most := make(chan struct{}), make(chan []stage.Process, 1)
 	go func() {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
-		var seen []stranger
+		var seen []stage.Process
 		for {
 			if all := w.instances(); len(all) > len(seen) {
 				seen = all
@@ -157,7 +158,7 @@ func (w *world) census() (stop func() []stranger) {
 			}
 		}
 	}()
-	return func() []stranger {
+	return func() []stage.Process {
 		close(done)
 		return <-most
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -163,8 +164,8 @@ func quoted(words []string) string {
 }
 
 // frail returns the instances of the frail services that live.
-func (w *world) frail() []stranger {
-	return slices.DeleteFunc(named(w.dir), func(s stranger) bool { return len(s.args) != 3 || !slices.Contains(frailServices, s.args[1]) })
+func (w *world) frail() []stage.Process {
+	return slices.DeleteFunc(stage.Named(w.dir), func(s stage.Process) bool { return len(s.Args) != 3 || !slices.Contains(frailServices, s.Args[1]) })
 }
 
 // reset lifts the suspensions that so many crashes bring.
@@ -227,7 +228,7 @@ func TestNothingIsLostThatTheBrokersDeathsAndTheInstancesCrashesCannotExplain(t 
 			t.Errorf("a crowd exits %d: %v", code, c.stderr)
 		}
 		var one tally
-		if err := json.Unmarshal([]byte(c.stdout.last(1)), &one); err != nil {
+		if err := json.Unmarshal([]byte(c.stdout.Last(1)), &one); err != nil {
 			t.Fatal(err)
 		}
 		sum.Opened, sum.Answered = sum.Opened+one.Opened, sum.Answered+one.Answered
@@ -250,7 +251,7 @@ func TestNothingIsLostThatTheBrokersDeathsAndTheInstancesCrashesCannotExplain(t 
 	if code := w.broker.exit(t); code != 0 {
 		t.Errorf("the last broker exits %d", code)
 	}
-	if left := named(w.dir); len(left) > 0 {
+	if left := stage.Named(w.dir); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

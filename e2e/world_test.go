@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
 )
 
@@ -50,7 +51,7 @@ func newWorld(t *testing.T, networks ...string) *world {
 			t.Errorf("descriptors are left: %d, before %d", countDescriptors(t), descriptors)
 		}
 		if t.Failed() && w.broker != nil {
-			t.Logf("the end of the last broker's and its network service's log:\n%s", w.broker.stderr.last(30))
+			t.Logf("the end of the last broker's and its network service's log:\n%s", w.broker.stderr.Last(30))
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -70,16 +71,16 @@ func (w *world) end() {
 		w.stopBroker()
 	}
 	for _, s := range w.instances() { // one outlives a broker that was killed
-		p, err := os.FindProcess(s.pid)
+		p, err := os.FindProcess(s.PID)
 		if err == nil {
 			p.Kill()
 			p.Release()
 		}
 	}
-	soon(func() bool { return len(named(w.dir)) == 0 })
-	for _, s := range named(w.dir) {
+	soon(func() bool { return len(stage.Named(w.dir)) == 0 })
+	for _, s := range stage.Named(w.dir) {
 		w.t.Errorf("left behind: %v", s)
-		syscall.Kill(s.pid, syscall.SIGKILL)
+		syscall.Kill(s.PID, syscall.SIGKILL)
 	}
 	races, _ := filepath.Glob(filepath.Join(w.dir, "race.*"))
 	for _, path := range races {
@@ -254,9 +255,9 @@ func (w *world) service() broker.ServiceInfo {
 }
 
 // instances returns the network services of this world that live.
-func (w *world) instances() []stranger {
-	return slices.DeleteFunc(named(w.socket), func(s stranger) bool {
-		return len(s.args) < 4 || s.args[1] != "network" || !strings.Contains(strings.Join(s.args, " "), "--socket "+w.socket)
+func (w *world) instances() []stage.Process {
+	return slices.DeleteFunc(stage.Named(w.socket), func(s stage.Process) bool {
+		return len(s.Args) < 4 || s.Args[1] != "network" || !strings.Contains(strings.Join(s.Args, " "), "--socket "+w.socket)
 	})
 }
 

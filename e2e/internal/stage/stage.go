@@ -1,0 +1,51 @@
+// Package stage is what end-to-end tests play on: the product's programs, built, what processes say, and what /proc shows of them.
+package stage
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// Build builds the product's programs into a folder, with the race detector if this program has it. It is run in any folder of the module.
+func Build(folder string) error {
+	args := []string{"build", "-o", folder}
+	if RaceEnabled {
+		args = append(args, "-race")
+	}
+	const commands = "github.com/fairlead-dev/fairlead/cmd/"
+	build := exec.Command("go", append(args, commands+"brokerd", commands+"brokerctl", commands+"broker-run")...)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// A Process is a living process as /proc shows it.
+type Process struct {
+	PID  int
+	Args []string
+}
+
+func (p Process) String() string { return fmt.Sprintf("%d %q", p.PID, p.Args) }
+
+// Named returns the living processes whose arguments or environment contain text, but not this one. One that has exited, and was not waited for, has neither.
+func Named(text string) []Process {
+	var found []Process
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		environ, _ := os.ReadFile("/proc/" + e.Name() + "/environ") // it may be another user's
+		if bytes.Contains(args, []byte(text)) || bytes.Contains(environ, []byte(text)) {
+			found = append(found, Process{pid, strings.Split(strings.TrimSuffix(string(args), "\x00"), "\x00")})
+		}
+	}
+	return found
+}
