@@ -85,6 +85,8 @@ func (s *service) entitledLocked(i *instance, p party, known *life) (*life, erro
 	switch {
 	case l != nil && l.locked && (l == known || l.is(p.handle)):
 		return l, nil
+	case l != nil && l.locked && l.adopted && l.keeper == nil:
+		return nil, wire.Errorf(wire.Unavailable, "the instance of %s is not taken up yet, for want of descriptors", s.name)
 	case l != nil && l.locked:
 		e := wire.Errorf(wire.Conflict, "service %s has an instance that the broker started (%s): nobody else registers it meanwhile", s.name, l)
 		e.Holder = &wire.Holder{PID: l.pid(), Service: s.name}

@@ -45,6 +45,9 @@ type life struct {
 	again    *Cause         // what follows
 }
 
+// scarcePause is how long is waited for descriptors where there are none left, and nobody to refuse.
+const scarcePause = 50 * time.Millisecond
+
 // lockPoll is how often a held lock is tried again while an instance is waited for.
 const lockPoll = 20 * time.Millisecond
 
@@ -256,6 +259,14 @@ func (l *life) accompany() {
 		return
 	}
 	h, err := copyHandle(i.handle)
+	for scarcity(err) { // meanwhile the instance is registered all the same
+		select {
+		case <-time.After(scarcePause):
+		case <-l.s.b.ctx.Done():
+			return
+		}
+		h, err = copyHandle(i.handle)
+	}
 	if err != nil { // it was let go just now
 		l.s.ended(l, Exit{}, nil)
 		return

@@ -173,42 +173,80 @@ func copyHandle(of *process.Handle) (*process.Handle, error) {
 	return h, err
 }
 
-// adopt takes up what an earlier broker has started and what lives.
+// adopt takes up what an earlier broker has started and what lives. What cannot be taken up for want of descriptors is tried again, for as long as an instance may
+// take to start; nobody else registers the service meanwhile, and opens wait.
 func (s *service) adopt() {
-	if err := s.recall(); err != nil {
+	err := s.recall()
+	if err != nil && !scarcity(err) {
 		s.b.log.Error("cannot take up what an earlier broker has started", "service", s.name, "err", err)
 		return
 	}
 	s.mu.Lock()
-	if s.kept == (keeper.Record{}) || s.life != nil { // an open was quicker: its start waits for the lock, and so for what lives
+	if s.life != nil || err == nil && s.kept == (keeper.Record{}) { // an open was quicker: its start waits for the lock, and so for what lives
 		s.mu.Unlock()
 		return
 	}
 	l := s.newLifeLocked(s.cause)
-	l.number, l.begun, l.locked, l.adopted, l.served = s.number, s.health.LastStart, true, true, s.served
+	l.locked, l.adopted = true, true
+	s.mu.Unlock()
+	if err == nil {
+		err = l.takeUp()
+	}
+	if !scarcity(err) && err != nil {
+		s.gone(l, err)
+		return
+	}
+	s.b.work.Go(func() {
+		for last := time.Now().Add(l.def.StartTimeout); scarcity(err) && time.Now().Before(last); {
+			select {
+			case <-time.After(scarcePause):
+			case <-s.b.ctx.Done():
+				return
+			}
+			err = l.takeUp()
+		}
+		if err != nil {
+			s.gone(l, err)
+			return
+		}
+		defer l.keeper.Close()
+		l.attend()
+	})
+}
+
+// takeUp finds the keeper and the program that are written down.
+func (l *life) takeUp() error {
+	s := l.s
+	if err := s.recall(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	l.number, l.begun, l.served = s.number, s.health.LastStart, s.served
 	if s.keptBy.Name != "" {
 		l.def = s.keptBy
 	}
 	kept := s.kept
 	s.mu.Unlock()
+	if kept == (keeper.Record{}) {
+		return errNothing
+	}
 	k, err := keeper.Adopt(kept)
 	if err != nil {
-		s.gone(l, err)
-		return
+		return err
 	}
 	s.mu.Lock()
 	l.keeper = k
 	s.mu.Unlock()
-	s.b.work.Go(func() {
-		defer k.Close()
-		l.attend()
-	})
+	return nil
 }
+
+// errNothing says that an earlier broker has left no instance.
+var errNothing = errors.New("there is no instance of an earlier broker")
 
 // gone notes that an instance of an earlier broker cannot be taken up, as it has ended while there was no broker.
 func (s *service) gone(l *life, err error) {
 	ended := errors.Is(err, process.ErrGone)
-	if !ended {
+	if !ended && !errors.Is(err, errNothing) {
 		s.b.log.Error("cannot take an instance up", "service", s.name, "instance", l.number, "err", err)
 	}
 	s.mu.Lock()
