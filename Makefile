@@ -1,5 +1,5 @@
 # Thin aliases; .ci/run is what decides.
-.PHONY: check build test long demo bench ci
+.PHONY: check build test long demo bench faults ci
 
 check: build test
 
@@ -19,6 +19,10 @@ demo:
 # The machine should have nothing else to do.
 bench:
 	go run ./cmd/internal/performance docs/performance.md
+
+# Nothing else should run: it has hundreds of clients.
+faults:
+	go test -timeout 0 -run Promised -v ./e2e/faults -args -faults 10m -report ../../docs/reliability.md
 
 ci:
 	bash .ci/run
