@@ -13,7 +13,7 @@ const Endpoint = "fairlead.broker"
 const (
 	MethodStatus   = "status"   // nil, answered with Status
 	MethodServices = "services" // nil, answered with Services
-	MethodSessions = "sessions" // SessionsRequest, answered with Sessions
+	MethodSessions = "sessions" // a streaming call: SessionsRequest, answered with any number of Sessions
 	MethodInspect  = "inspect"  // SessionRequest, answered with Details
 	MethodClose    = "close"    // SessionRequest, answered with Session when the session has ended
 	MethodService  = "service"  // ServiceRequest, answered with ServiceDetails
@@ -207,10 +207,9 @@ type Session struct {
 	Instance wire.Process `msgpack:"i" json:"instance"`
 }
 
-// A SessionsRequest asks for a list of sessions in the order they were opened.
+// A SessionsRequest asks for a list of sessions, which comes in the order they were opened.
 type SessionsRequest struct {
 	State string `msgpack:"s,omitempty"` // "open", which includes opening, "closed" or "all"; empty: open
-	After string `msgpack:"a,omitempty"` // the Next of the reply before
 
 	// What a session must have to be listed; the zero value of each: anything.
 	Endpoint string    `msgpack:"e,omitempty"`
@@ -229,10 +228,9 @@ func (r *SessionsRequest) Validate() error {
 	return wire.Errorf(wire.Malformed, "state %q: want open, closed or all", wire.Printable(r.State, 32))
 }
 
-// Sessions is one page of a list.
+// Sessions is a part of a list: those that were there when it was asked for and still are what is asked for, each once, as it is when the part is sent.
 type Sessions struct {
 	Sessions []Session `msgpack:"s"`
-	Next     string    `msgpack:"n,omitempty"` // to ask for the next page with; empty: there is none
 }
 
 // A SessionRequest names a session by a unique prefix of its id.

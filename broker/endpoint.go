@@ -16,7 +16,7 @@ func (b *Broker) serveEndpoint() (err error) {
 	mux := services.NewMux()
 	services.Handle(mux, MethodStatus, b.status)
 	services.Handle(mux, MethodServices, b.listServices)
-	services.Handle(mux, MethodSessions, b.listSessions)
+	services.HandleStreaming(mux, MethodSessions, b.listSessions)
 	services.Handle(mux, MethodInspect, b.inspect)
 	services.Handle(mux, MethodClose, b.close)
 	b.serveCommands(mux)
@@ -119,19 +119,6 @@ func (b *Broker) caller(ctx context.Context) party {
 		return p
 	}
 	return party{Process: s.Peer()} // it is just ending
-}
-
-// listSessions lists the sessions that the caller may see: its own user's, and those of the services that it administers.
-func (b *Broker) listSessions(ctx context.Context, r SessionsRequest) (Sessions, error) {
-	w := b.caller(ctx).who()
-	if b.trusted(w.UID) {
-		return b.table.list(r, func(Session) bool { return true }), nil
-	}
-	administered := map[string]bool{}
-	for _, e := range b.endpointNames() {
-		administered[e] = b.administers(w, b.owner(e))
-	}
-	return b.table.list(r, func(s Session) bool { return s.Client.UID == w.UID || administered[s.Endpoint] }), nil
 }
 
 // find returns a session that the caller may see and close, and its instance while it lives.

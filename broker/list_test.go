@@ -1,10 +1,12 @@
 package broker_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,8 +19,8 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
-func TestThePagesOfAListAreCompleteAlsoIfASessionBetweenThemCloses(t *testing.T) {
-	const all, page = 2100, 2000
+func TestALongListComesInPartsAndNamesEachSessionOnceInTheOrderTheyWereOpened(t *testing.T) {
+	const all = 2100
 	b := brokertest.Start(t)
 	control, err := register(b.Socket, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}})
 	must(t, err)
@@ -30,33 +32,46 @@ func TestThePagesOfAListAreCompleteAlsoIfASessionBetweenThemCloses(t *testing.T)
 	began := time.Now().UnixNano()
 	var infos []wire.SessionInfo
 	for n := range all {
-		infos = append(infos, wire.SessionInfo{ID: session.NewID(), Endpoint: echoEndpoint, OpenedAt: began + int64(n/2)}) // two at a time
+		infos = append(infos, wire.SessionInfo{ // two at a time, as long as they may be
+			ID: session.NewID(), Endpoint: echoEndpoint, OpenedAt: began + int64(n/2), Title: strings.Repeat("t", wire.MaxTitle),
+		})
 		if len(infos)%wire.MaxBatch == 0 {
 			tell(infos[len(infos)-wire.MaxBatch:]...)
 		}
 	}
-	first := ask[broker.Sessions](t, b, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint})
-	if len(first.Sessions) != page || first.Next == "" {
-		t.Fatalf("page 1 has %d sessions, want %d, and %q as the next", len(first.Sessions), page, first.Next)
+	tell(infos[len(infos)/wire.MaxBatch*wire.MaxBatch:]...)
+	parts, err := client.OpenStreaming[broker.Sessions, struct{}](within(t, patience), b.Dial(broker.Endpoint, client.Options{}), broker.MethodSessions,
+		broker.SessionsRequest{Endpoint: echoEndpoint})
+	must(t, err)
+	defer parts.Close()
+	var listed []broker.Session
+	part, err := parts.Receive()
+	must(t, err)
+	listed = append(listed, part.Sessions...)
+	first, last := listed[0].ID, slices.MaxFunc(infos, func(a, b wire.SessionInfo) int {
+		return cmp.Or(cmp.Compare(a.OpenedAt, b.OpenedAt), cmp.Compare(a.ID, b.ID))
+	})
+	for _, id := range []string{first, last.ID} { // one that was sent, and the last
+		tell(wire.SessionInfo{ID: id, Endpoint: echoEndpoint, ClosedAt: time.Now().UnixNano(), End: &wire.End{Code: wire.Invalid, Origin: wire.Peer}})
 	}
-	next := broker.SessionsRequest{Endpoint: echoEndpoint, After: first.Next}
-	if second := sessions(t, b, next); len(second) != all-page {
-		t.Errorf("page 2 has %d sessions, want %d", len(second), all-page)
+	n := 1
+	for part, err := range parts.All() {
+		must(t, err)
+		listed = append(listed, part.Sessions...)
+		n++
 	}
-	last := first.Sessions[page-1]
-	tell(wire.SessionInfo{ID: last.ID, Endpoint: echoEndpoint, ClosedAt: time.Now().UnixNano(), End: &wire.End{Code: wire.Invalid, Origin: wire.Peer}})
-	second := ask[broker.Sessions](t, b, broker.MethodSessions, next)
-	if second.Next != "" {
-		t.Errorf("there is a page 3, after %q", second.Next)
+	if n < 10 || n > all/10 {
+		t.Errorf("%d sessions came in %d parts", len(listed), n)
 	}
-	listed := map[string]int{}
-	for _, s := range append(first.Sessions, second.Sessions...) {
-		listed[s.ID]++
-	}
-	for _, info := range infos {
-		if listed[info.ID] != 1 {
-			t.Errorf("a session is listed %d times", listed[info.ID])
+	ids := map[string]bool{}
+	for i, s := range listed {
+		ids[s.ID] = true
+		if i > 0 && (s.OpenedAt < listed[i-1].OpenedAt || s.OpenedAt == listed[i-1].OpenedAt && s.ID <= listed[i-1].ID) {
+			t.Errorf("session %d stands where it does not belong", i)
 		}
+	}
+	if len(ids) < all-1 || len(ids) != len(listed) || !ids[first] {
+		t.Errorf("%d sessions are listed, of which %d are different, of %d", len(listed), len(ids), all)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/internal/explain"
 	"github.com/fairlead-dev/fairlead/services/network"
@@ -217,10 +218,10 @@ func (c *command) endpoints(ctx context.Context) (offers []candidate) {
 	return offers
 }
 
-// sessions are the open ones: the first page of them, and whole ids, as the beginning of one may be that of several.
+// sessions are the open ones, by whole ids, as the beginning of one may be that of several.
 func (c *command) sessions(ctx context.Context) (offers []candidate) {
-	list, _ := ask[broker.Sessions](ctx, c, broker.MethodSessions, broker.SessionsRequest{})
-	for _, s := range list.Sessions {
+	list, _ := console.Sessions(ctx, c.options(), broker.SessionsRequest{}) // none is offered where they cannot be had
+	for _, s := range list {
 		offers = append(offers, candidate{s.ID, strings.TrimSpace(s.Endpoint + " " + cli.Who(s.Client) + " " + s.Title)})
 	}
 	return offers

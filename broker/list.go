@@ -1,0 +1,106 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+const (
+	// partSize is about how many bytes of sessions are sent in one part of a list, which has to fit into wire.MaxBody with the longest of them.
+	partSize = 24 << 10
+	// bareSession is more than a Session has beside its texts, in bytes.
+	bareSession = 256
+)
+
+// A place is where a session stands in a list.
+type place struct {
+	at wire.Time
+	id string
+}
+
+// listSessions lists the sessions that the caller may see: its own user's, and those of the services that it administers. What is sent is made as it is sent: the
+// broker keeps no more of the list than the ids of what is in it.
+func (b *Broker) listSessions(ctx context.Context, r SessionsRequest, out *services.Streaming[struct{}, Sessions]) error {
+	w, administered := b.caller(ctx).who(), map[string]bool{}
+	trusted := b.trusted(w.UID)
+	if !trusted {
+		for _, e := range b.endpointNames() {
+			administered[e] = b.administers(w, b.owner(e))
+		}
+	}
+	wanted := func(s *Session) bool {
+		return r.matches(s) && (trusted || s.Client.UID == w.UID || administered[s.Endpoint])
+	}
+	for places := b.table.places(wanted); len(places) > 0; {
+		part, taken := b.table.part(places, wanted)
+		places = places[taken:]
+		if len(part.Sessions) == 0 {
+			continue
+		}
+		if err := out.Send(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// places returns the sessions that are wanted, in the order they were opened.
+func (t *table) places(wanted func(*Session) bool) (list []place) {
+	t.mu.Lock()
+	t.expireLocked()
+	for id, e := range t.live {
+		if wanted(&e.Session) {
+			list = append(list, place{e.OpenedAt, id})
+		}
+	}
+	for id, s := range t.closed {
+		if wanted(&s) {
+			list = append(list, place{s.OpenedAt, id})
+		}
+	}
+	t.mu.Unlock()
+	slices.SortFunc(list, func(a, b place) int { return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.id, b.id)) })
+	return list
+}
+
+// part returns the first of the sessions that stand at places, as they are and if they are still wanted, and how many places that took.
+func (t *table) part(places []place, wanted func(*Session) bool) (part Sessions, taken int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for size := 0; taken < len(places) && size < partSize; taken++ {
+		s, known := t.closed[places[taken].id]
+		if e := t.live[places[taken].id]; e != nil {
+			s, known = e.Session, true
+		}
+		if known && wanted(&s) {
+			part.Sessions = append(part.Sessions, s)
+			size += bareSession + s.texts()
+		}
+	}
+	return part, taken
+}
+
+// texts is how long the texts of a session are that others wrote, in bytes.
+func (s *Session) texts() int {
+	n := len(s.Endpoint) + len(s.Title) + len(s.Client.Program) + len(s.Instance.Program)
+	if s.End != nil {
+		n += len(s.End.Text)
+	}
+	return n
+}
+
+// matches reports whether a session has what the request wants.
+func (r *SessionsRequest) matches(s *Session) bool {
+	open := s.State != SessionClosed
+	return (r.State == "all" || open == (r.State != SessionClosed)) &&
+		(r.Endpoint == "" || s.Endpoint == r.Endpoint) &&
+		(r.PID == 0 || s.Client.PID == r.PID || s.Instance.PID == r.PID) &&
+		(r.UID == nil || s.Client.UID == *r.UID) &&
+		(r.End == "" || s.End != nil && s.End.Code == r.End) &&
+		strings.Contains(s.Title, r.Title)
+}
