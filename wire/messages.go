@@ -337,11 +337,41 @@ type Inspection struct {
 	Streams      int               `msgpack:"st" json:"streams"`       // raw streams and streaming calls that are open
 	Received     int64             `msgpack:"br" json:"bytes_received"`
 	Sent         int64             `msgpack:"bs" json:"bytes_sent"`
-	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`        // of this side
-	PeerFacts    map[string]string `msgpack:"pf,omitempty" json:"peer_facts"`  // of the other side
-	Channel      string            `msgpack:"ch,omitempty" json:"channel"`     // of its messages: ChannelLane or ChannelStream
-	Socket       uint64            `msgpack:"si,omitempty" json:"socket"`      // inode of this side's socket
-	PeerSocket   uint64            `msgpack:"pi,omitempty" json:"peer_socket"` // inode of the other side's; 0: unknown
+	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`         // of this side
+	PeerFacts    map[string]string `msgpack:"pf,omitempty" json:"peer_facts"`   // of the other side
+	Channel      string            `msgpack:"ch,omitempty" json:"channel"`      // of its messages: ChannelLane or ChannelStream
+	Socket       uint64            `msgpack:"si,omitempty" json:"socket"`       // inode of this side's socket
+	PeerSocket   uint64            `msgpack:"pi,omitempty" json:"peer_socket"`  // inode of the other side's; 0: unknown
+	SocketIn     int               `msgpack:"qi,omitempty" json:"socket_in"`    // bytes that have come and this side has not taken from its socket; SIOCINQ
+	SocketOut    int               `msgpack:"qo,omitempty" json:"socket_out"`   // bytes of the kernel's memory with what the other side has not taken from its; SIOCOUTQ
+	Queued       int               `msgpack:"qw,omitempty" json:"queued"`       // bytes that this side holds until its socket takes them
+	Unread       int               `msgpack:"qs,omitempty" json:"unread"`       // bytes of streams that have come and nobody here has read
+	Calls        []CallInfo        `msgpack:"cl,omitempty" json:"calls"`        // in flight, at most MaxInspected: those with the least time first
+	OpenStreams  []StreamInfo      `msgpack:"sl,omitempty" json:"open_streams"` // at most MaxInspected: the oldest first
+}
+
+// MaxInspected is how many calls in flight, and how many streams, an Inspection names: so it fits into one frame.
+const MaxInspected = 64
+
+// A CallInfo is a request that is not yet answered.
+type CallInfo struct {
+	Method   string `msgpack:"m" json:"method"`
+	Served   bool   `msgpack:"s,omitempty" json:"served"`   // here: the other side has made it
+	Deadline Time   `msgpack:"d,omitempty" json:"deadline"` // of who has made it; 0: none
+}
+
+// What a StreamInfo is of.
+const (
+	StreamRaw  = "stream"    // bytes
+	StreamCall = "streaming" // values of a streaming call
+)
+
+// A StreamInfo is a stream that is open.
+type StreamInfo struct {
+	Method   string `msgpack:"m" json:"method"`
+	Kind     string `msgpack:"k,omitempty" json:"kind"`   // StreamRaw or StreamCall; empty: neither side has used it
+	Served   bool   `msgpack:"s,omitempty" json:"served"` // here: the other side has opened it
+	OpenedAt Time   `msgpack:"a" json:"opened_at"`
 }
 
 // What the message channel of a session is.
