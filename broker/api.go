@@ -205,6 +205,8 @@ type Session struct {
 	End      *wire.End    `msgpack:"x,omitempty" json:"end"`
 	Client   wire.Process `msgpack:"c" json:"client"`
 	Instance wire.Process `msgpack:"i" json:"instance"`
+	// Traffic is what the instance says that the session has carried; only where it was asked for, of an open session whose instance has answered in time.
+	Traffic *wire.Traffic `msgpack:"tr,omitempty" json:"traffic,omitempty"`
 }
 
 // A SessionsRequest asks for a list of sessions, which comes in the order they were opened.
@@ -217,6 +219,8 @@ type SessionsRequest struct {
 	UID      *uint32   `msgpack:"u,omitempty"` // of its client
 	End      wire.Code `msgpack:"x,omitempty"`
 	Title    string    `msgpack:"t,omitempty"` // is in its title
+
+	Traffic bool `msgpack:"r,omitempty"` // what each has carried is told, too, for which its instance is asked
 }
 
 // Validate checks a SessionsRequest that was received.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -13,6 +14,8 @@ import (
 const (
 	// partSize is about how many bytes of sessions are sent in one part of a list, which has to fit into wire.MaxBody with the longest of them.
 	partSize = 24 << 10
+	// trafficWait bounds how long an instance may take to say what its sessions have carried.
+	trafficWait = 500 * time.Millisecond
 	// bareSession is more than a Session has beside its texts, in bytes.
 	bareSession = 256
 )
@@ -36,11 +39,15 @@ func (b *Broker) listSessions(ctx context.Context, r SessionsRequest, out *servi
 	wanted := func(s *Session) bool {
 		return r.matches(s) && (trusted || s.Client.UID == w.UID || administered[s.Endpoint])
 	}
+	silent := map[*instance]bool{}
 	for places := b.table.places(wanted); len(places) > 0; {
-		part, taken := b.table.part(places, wanted)
+		part, of, taken := b.table.part(places, wanted)
 		places = places[taken:]
 		if len(part.Sessions) == 0 {
 			continue
+		}
+		if r.Traffic {
+			b.tellTraffic(ctx, part.Sessions, of, silent)
 		}
 		if err := out.Send(part); err != nil {
 			return err
@@ -68,21 +75,58 @@ func (t *table) places(wanted func(*Session) bool) (list []place) {
 	return list
 }
 
-// part returns the first of the sessions that stand at places, as they are and if they are still wanted, and how many places that took.
-func (t *table) part(places []place, wanted func(*Session) bool) (part Sessions, taken int) {
+// part returns the first of the sessions that stand at places, as they are and if they are still wanted, the instances of those that are live, and how many
+// places that took.
+func (t *table) part(places []place, wanted func(*Session) bool) (part Sessions, of []*instance, taken int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for size := 0; taken < len(places) && size < partSize; taken++ {
+	for size := 0; taken < len(places) && size < partSize && len(of) < wire.MaxBatch; taken++ {
+		var i *instance
 		s, known := t.closed[places[taken].id]
 		if e := t.live[places[taken].id]; e != nil {
-			s, known = e.Session, true
+			s, i, known = e.Session, e.instance, true
 		}
 		if known && wanted(&s) {
-			part.Sessions = append(part.Sessions, s)
+			part.Sessions, of = append(part.Sessions, s), append(of, i)
 			size += bareSession + s.texts()
 		}
 	}
-	return part, taken
+	return part, of, taken
+}
+
+// tellTraffic asks the instances of sessions what these have carried. One that does not answer in time is silent from then on, and is not asked again.
+func (b *Broker) tellTraffic(ctx context.Context, sessions []Session, of []*instance, silent map[*instance]bool) {
+	indices := map[*instance][]int{}
+	for n, i := range of {
+		if i != nil && !silent[i] && sessions[n].State == SessionOpen {
+			indices[i] = append(indices[i], n)
+		}
+	}
+	for i, list := range indices {
+		var refs wire.SessionRefs
+		for _, n := range list {
+			refs.Sessions = append(refs.Sessions, sessions[n].ID)
+		}
+		traffic, err := b.traffic(ctx, i, refs)
+		silent[i] = err != nil || len(traffic) != len(list)
+		for at, n := range list {
+			if !silent[i] {
+				sessions[n].Traffic = &traffic[at]
+			}
+		}
+	}
+}
+
+// traffic asks one instance.
+func (b *Broker) traffic(ctx context.Context, i *instance, refs wire.SessionRefs) ([]wire.Traffic, error) {
+	if i.local != nil {
+		return i.local.Traffic(refs.Sessions), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, trafficWait)
+	defer cancel()
+	var list wire.TrafficList
+	err := i.control.Call(ctx, wire.MethodTraffic, refs, &list)
+	return list.Traffic, err
 }
 
 // texts is how long the texts of a session are that others wrote, in bytes.

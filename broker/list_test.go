@@ -154,3 +154,41 @@ func TestAllSessionsOfAClientThatIsKilledAreClosed(t *testing.T) {
 	}
 	must(t, server.Stop())
 }
+
+func TestAListTellsWhatSessionsHaveCarriedAndWaitsForNoInstanceThatIsStopped(t *testing.T) {
+	const stopped = "com.example.stopped"
+	b := brokertest.Start(t)
+	b.Serve(echoServer())
+	still := play(t, "serve", stopped, b.Socket)
+	still.line(t)
+	s, other := b.Dial(echoEndpoint, client.Options{}), b.Dial(stopped, client.Options{})
+	for range 3 {
+		_, err := client.Call[echoReply](within(t, patience), s, "echo", echoRequest{"hi"})
+		must(t, err)
+	}
+	traffic := func() map[string]*wire.Traffic {
+		of := map[string]*wire.Traffic{}
+		for _, l := range b.Sessions(broker.SessionsRequest{Traffic: true}) {
+			of[l.ID] = l.Traffic
+		}
+		return of
+	}
+	until(t, "both sessions are open, and their traffic is told", func() bool {
+		of := traffic()
+		return of[s.ID()] != nil && of[other.ID()] != nil
+	})
+	if got := traffic()[s.ID()]; got.Calls != 3 || got.Received == 0 || got.Sent == 0 {
+		t.Errorf("after 3 calls: %+v", got)
+	}
+	must(t, syscall.Kill(still.cmd.Process.Pid, syscall.SIGSTOP))
+	of := traffic()
+	must(t, syscall.Kill(still.cmd.Process.Pid, syscall.SIGCONT))
+	if got, listed := of[other.ID()]; got != nil || !listed || of[s.ID()] == nil {
+		t.Errorf("beside an instance that is stopped: %v, of which the session is listed: %v; the other's is %v", got, listed, of[s.ID()])
+	}
+	for _, l := range b.Sessions(broker.SessionsRequest{}) {
+		if l.Traffic != nil {
+			t.Errorf("nobody asked for the traffic of %s", l.Endpoint)
+		}
+	}
+}

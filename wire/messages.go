@@ -66,12 +66,14 @@ type Open struct {
 }
 
 // maxItems bounds what is allocated for a message before it is validated: a list of empty values costs its sender a byte for each.
-func (*Open) maxItems() int     { return MaxEndpoints }
-func (*Accepted) maxItems() int { return MaxEndpoints }
-func (*Register) maxItems() int { return MaxBatch }
-func (*Sessions) maxItems() int { return MaxBatch }
-func (*HandOver) maxItems() int { return MaxEndpoints }
-func (*Notice) maxItems() int   { return MaxEndpoints }
+func (*Open) maxItems() int        { return MaxEndpoints }
+func (*Accepted) maxItems() int    { return MaxEndpoints }
+func (*Register) maxItems() int    { return MaxBatch }
+func (*Sessions) maxItems() int    { return MaxBatch }
+func (*SessionRefs) maxItems() int { return MaxBatch }
+func (*TrafficList) maxItems() int { return MaxBatch }
+func (*HandOver) maxItems() int    { return MaxEndpoints }
+func (*Notice) maxItems() int      { return MaxEndpoints }
 
 // Validate checks an Open that was received.
 func (o *Open) Validate() error {
@@ -302,6 +304,7 @@ func checkOffer(title string, features []string) error {
 const (
 	MethodHandOver = "handover" // to the instance, one-way with the client's socket: HandOver
 	MethodInspect  = "inspect"  // to the instance: SessionRef, answered with Inspection
+	MethodTraffic  = "traffic"  // to the instance: SessionRefs, answered with TrafficList
 	MethodClose    = "close"    // to the instance: SessionRef; answered when the session has ended
 	MethodStop     = "stop"     // to the instance: it drains and ends
 	MethodIdle     = "idle"     // to the instance: it ends if it has nothing to do; answered with Idle
@@ -325,6 +328,39 @@ func (r *SessionRef) Validate() error {
 		return Errorf(Malformed, "reason of %d bytes, limit %d", len(r.Text), MaxText)
 	}
 	return CheckID(r.Session)
+}
+
+// SessionRefs name sessions to an instance, at most MaxBatch.
+type SessionRefs struct {
+	Sessions []string `msgpack:"s"`
+}
+
+// Validate checks SessionRefs that were received.
+func (r *SessionRefs) Validate() error {
+	if len(r.Sessions) > MaxBatch {
+		return Errorf(Malformed, "%d sessions are asked for, limit %d", len(r.Sessions), MaxBatch)
+	}
+	return nil
+}
+
+// A TrafficList has the traffic of sessions in the order in which they were asked for; that of one that the instance does not have is zero.
+type TrafficList struct {
+	Traffic []Traffic `msgpack:"t"`
+}
+
+// Validate checks a TrafficList that was received.
+func (l *TrafficList) Validate() error {
+	if len(l.Traffic) > MaxBatch {
+		return Errorf(Malformed, "the traffic of %d sessions, limit %d", len(l.Traffic), MaxBatch)
+	}
+	return nil
+}
+
+// Traffic is what a session has carried since it began, as one side counts it.
+type Traffic struct {
+	Calls    int64 `msgpack:"c,omitempty" json:"calls"` // requests of both sides
+	Received int64 `msgpack:"r,omitempty" json:"bytes_received"`
+	Sent     int64 `msgpack:"s,omitempty" json:"bytes_sent"`
 }
 
 // An Inspection is what one side of a session sees of it at one moment.

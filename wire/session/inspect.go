@@ -36,6 +36,13 @@ func (s *Session) Inspect() wire.Inspection {
 	return i
 }
 
+// Traffic returns what the session has carried. It holds nobody up.
+func (s *Session) Traffic() wire.Traffic {
+	return wire.Traffic{
+		Calls: s.stats.callsMade.Load() + s.stats.callsIn.Load(), Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
+	}
+}
+
 // callsLocked returns the calls that are in flight, those with the least time first. The peer's come by what is left of their time here.
 func (s *Session) callsLocked() (list []wire.CallInfo) {
 	for _, p := range s.pending {
