@@ -44,7 +44,7 @@ func (c *command) call(ctx context.Context, words []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.dial(ctx, words[0])
+	s, err := client.Dial(ctx, words[0], c.options())
 	if err != nil {
 		return c.accepted(err)
 	}

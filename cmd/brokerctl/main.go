@@ -51,6 +51,7 @@ type command struct {
 	bench    bench.Options
 	view     cli.View
 	watch    time.Duration // between what is printed again and again; 0: it is printed once
+	before   meter         // what was counted in the round before
 
 	wantsHelp bool
 	timed     bool      // --timeout was given
@@ -97,16 +98,6 @@ func (e usageError) Error() string { return e.text }
 func (c *command) version(context.Context) error {
 	_, err := fmt.Fprintln(c.out, "brokerctl", cli.Version())
 	return err
-}
-
-// options say how sessions are opened.
-func (c *command) options() client.Options {
-	return client.Options{Socket: c.socket, Title: "brokerctl", NoWait: true}
-}
-
-// dial opens a session with an endpoint.
-func (c *command) dial(ctx context.Context, endpoint string) (*client.Session, error) {
-	return client.Dial(ctx, endpoint, c.options())
 }
 
 // report prints an error, and returns the exit code.

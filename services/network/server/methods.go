@@ -143,7 +143,7 @@ func (s *Server) list(ctx context.Context, r network.ListRequest) (network.Lease
 		return network.LeasePage{}, err
 	}
 	leases := s.all(func(l *lease) bool {
-		return l.id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name)
+		return l.id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name) && (r.Session == "" || r.Session == l.session)
 	})
 	slices.SortFunc(leases, func(a, b *lease) int { return strings.Compare(a.id, b.id) })
 	return s.page(leases), nil
