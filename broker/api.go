@@ -41,6 +41,7 @@ type Status struct {
 	Closed    int64     `msgpack:"c" json:"closed"`               // sessions since the broker started
 	Denied    int64     `msgpack:"d" json:"denied"`               // opens, registrations and commands that the policy refused
 	OverQuota int64     `msgpack:"q,omitempty" json:"over_quota"` // connections, opens and registrations that a limit refused
+	Skipped   int       `msgpack:"k,omitempty" json:"skipped"`    // service files, or folders of them, that were not taken when they were read last
 }
 
 // The states of a service.
@@ -185,6 +186,7 @@ type LogChunk struct {
 // Services are all services, by name.
 type Services struct {
 	Services []ServiceInfo `msgpack:"s"`
+	Skipped  int           `msgpack:"k,omitempty"` // service files, or folders of them, that were not taken when they were read last
 }
 
 // The states of a session.

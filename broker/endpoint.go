@@ -55,7 +55,7 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	return Status{
 		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
 		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
-		OverQuota: b.counters.refusals.Load()[EventOverQuota],
+		OverQuota: b.counters.refusals.Load()[EventOverQuota], Skipped: int(b.skipped.Load()),
 	}, nil
 }
 
@@ -72,6 +72,7 @@ func (b *Broker) listServices(ctx context.Context, _ any) (Services, error) {
 		}
 		list.Services = append(list.Services, info)
 	}
+	list.Skipped = int(b.skipped.Load())
 	return list, nil
 }
 
@@ -124,6 +125,11 @@ func (b *Broker) caller(ctx context.Context) party {
 // find returns a session that the caller may see and close, and its instance while it lives.
 func (b *Broker) find(ctx context.Context, id, what string) (Session, *instance, error) {
 	s, i, err := b.table.find(id)
+	if code := wire.CodeOf(err); code == wire.NotFound || code == wire.Malformed {
+		e := wire.AsError(err)
+		e.Text += b.alike(ctx, id)
+		return Session{}, nil, e
+	}
 	if caller := b.caller(ctx); err == nil && s.Client.UID != caller.UID {
 		err = b.mayAdminister(caller, b.owner(s.Endpoint), what+" of uid "+strconv.FormatUint(uint64(s.Client.UID), 10))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -26,19 +27,11 @@ type place struct {
 	id string
 }
 
-// listSessions lists the sessions that the caller may see: its own user's, and those of the services that it administers. What is sent is made as it is sent: the
+// listSessions lists the sessions that the caller may see. What is sent is made as it is sent: the
 // broker keeps no more of the list than the ids of what is in it.
 func (b *Broker) listSessions(ctx context.Context, r SessionsRequest, out *services.Streaming[struct{}, Sessions]) error {
-	w, administered := b.caller(ctx).who(), map[string]bool{}
-	trusted := b.trusted(w.UID)
-	if !trusted {
-		for _, e := range b.endpointNames() {
-			administered[e] = b.administers(w, b.owner(e))
-		}
-	}
-	wanted := func(s *Session) bool {
-		return r.matches(s) && (trusted || s.Client.UID == w.UID || administered[s.Endpoint])
-	}
+	visible := b.seesSessions(ctx)
+	wanted := func(s *Session) bool { return r.matches(s) && visible(s) }
 	silent := map[*instance]bool{}
 	for places := b.table.places(wanted); len(places) > 0; {
 		part, of, taken := b.table.part(places, wanted)
@@ -54,6 +47,31 @@ func (b *Broker) listSessions(ctx context.Context, r SessionsRequest, out *servi
 		}
 	}
 	return nil
+}
+
+// seesSessions returns whether the caller may see a session: it is its own user's, or of a service that it administers.
+func (b *Broker) seesSessions(ctx context.Context) func(*Session) bool {
+	w, administered := b.caller(ctx).who(), map[string]bool{}
+	if b.trusted(w.UID) {
+		return func(*Session) bool { return true }
+	}
+	for _, e := range b.endpointNames() {
+		administered[e] = b.administers(w, b.owner(e))
+	}
+	return func(s *Session) bool { return s.Client.UID == w.UID || administered[s.Endpoint] }
+}
+
+// alike asks whether one of the sessions that the caller may see was meant by a mistyped beginning of an id. A short one is near to too many.
+func (b *Broker) alike(ctx context.Context, prefix string) string {
+	const leastAlike = 6
+	if len(prefix) < leastAlike {
+		return ""
+	}
+	var beginnings []string
+	for _, p := range b.table.places(b.seesSessions(ctx)) {
+		beginnings = append(beginnings, p.id[:min(len(prefix), len(p.id))])
+	}
+	return nearest.Question(prefix, beginnings)
 }
 
 // places returns the sessions that are wanted, in the order they were opened.

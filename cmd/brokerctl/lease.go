@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -25,7 +26,21 @@ func (c *command) findLease(ctx context.Context, s *client.Session, text string)
 			return named, nil
 		}
 	}
+	if r.Hostname != "" && errors.Is(err, wire.NotFound) {
+		none := *wire.AsError(err)
+		none.Text += nearest.Question(text, hostnames(ctx, s, c.network))
+		err = &none
+	}
 	return info, err
+}
+
+// hostnames are those of the leases on a network, or of all; none where they cannot be had.
+func hostnames(ctx context.Context, s *client.Session, on string) (names []string) {
+	list, _ := network.List(ctx, s, network.ListRequest{Network: on})
+	for _, l := range list {
+		names = append(append(names, l.Aliases...), l.Hostname)
+	}
+	return names
 }
 
 func (c *command) leaseInspect(ctx context.Context, s *client.Session, text string) error {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -100,6 +101,16 @@ func (c *command) version(context.Context) error {
 	return err
 }
 
+// said is the text of an error: what a service has answered, without what it was asked, which the user has typed.
+func said(err error) string {
+	text := err.Error()
+	asked, answer, found := strings.Cut(text, ": ")
+	if e, ok := errors.AsType[*wire.Error](err); ok && found && e.Origin == wire.Peer && strings.HasPrefix(asked, "call ") {
+		return answer
+	}
+	return text
+}
+
 // report prints an error, and returns the exit code.
 func report(w io.Writer, err error) int {
 	if err == nil {
@@ -108,7 +119,7 @@ func report(w io.Writer, err error) int {
 	if errors.Is(err, syscall.EPIPE) {
 		return exitOK // whoever read has seen enough
 	}
-	fmt.Fprintf(&escaper{w: w}, "brokerctl: %v\n", err) // a service may have written it
+	fmt.Fprintf(&escaper{w: w}, "brokerctl: %s\n", said(err)) // a service may have written it
 	if _, mistyped := errors.AsType[usageError](err); mistyped {
 		fmt.Fprintln(w, "try 'brokerctl --help'")
 		return exitUsage

@@ -10,11 +10,12 @@ import (
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
 func (c *command) sessionList(ctx context.Context) error {
-	if err := checkCode(c.end); err != nil {
+	if err := cmp.Or(checkState(c.state), checkCode(c.end)); err != nil {
 		return err
 	}
 	request := broker.SessionsRequest{
@@ -24,7 +25,37 @@ func (c *command) sessionList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(all) == 0 && c.endpoint != "" {
+		if err := c.checkEndpoint(ctx); err != nil {
+			return err
+		}
+	}
 	return printList(c, "sessions", c.sessionListing(), c.rated(all))
+}
+
+// checkState checks --state.
+func checkState(state string) error {
+	states := []string{broker.SessionOpen, broker.SessionClosed, "all"}
+	if slices.Contains(states, state) {
+		return nil
+	}
+	return usageError{fmt.Sprintf("--state %q: want open, closed or all%s", state, nearest.Question(state, states))}
+}
+
+// checkEndpoint says beside a list without sessions if no service has the endpoint that they were to have, and which may be meant.
+func (c *command) checkEndpoint(ctx context.Context) error {
+	list, err := ask[broker.Services](ctx, c, broker.MethodServices, nil)
+	if err != nil {
+		return err
+	}
+	var endpoints []string
+	for _, s := range list.Services {
+		endpoints = append(endpoints, s.Endpoints...)
+	}
+	if !slices.Contains(endpoints, c.endpoint) {
+		c.note("no service has the endpoint " + c.endpoint + nearest.Question(c.endpoint, endpoints))
+	}
+	return nil
 }
 
 // A ratedSession is a session with what it carries, which is known from the second round of --watch on.

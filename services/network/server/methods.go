@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -238,6 +239,9 @@ func (s *Server) checkNetwork(name string) (err error) {
 // unknownNetwork says which networks there are instead.
 func unknownNetwork(name string, there map[string]*segment) error {
 	names := slices.Sorted(maps.Keys(there))
+	if meant := nearest.Question(name, names); meant != "" {
+		return wire.Errorf(wire.NotFound, "no network %s%s", name, meant)
+	}
 	return wire.Errorf(wire.NotFound, "no network %s: there is %s", name, strings.Join(names[:min(len(names), maxNamed)], ", "))
 }
 
