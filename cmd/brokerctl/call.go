@@ -167,8 +167,9 @@ type failure struct {
 // accepted prints an error whose code was asked for, and returns any other. That there is no broker is no answer, and nor is what the user has mistyped.
 func (c *command) accepted(err error) error {
 	_, none := errors.AsType[*client.NoBrokerError](err)
+	_, stranger := errors.AsType[*client.StrangerError](err)
 	_, mistyped := errors.AsType[usageError](err)
-	if err == nil || none || mistyped || !slices.Contains(c.accept, string(wire.CodeOf(err))) {
+	if err == nil || none || stranger || mistyped || !slices.Contains(c.accept, string(wire.CodeOf(err))) {
 		return err
 	}
 	e := wire.AsError(err)

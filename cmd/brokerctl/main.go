@@ -124,7 +124,8 @@ func report(w io.Writer, err error) int {
 		fmt.Fprintln(w, "try 'brokerctl --help'")
 		return exitUsage
 	}
-	if _, none := errors.AsType[*client.NoBrokerError](err); none {
+	_, none := errors.AsType[*client.NoBrokerError](err)
+	if _, stranger := errors.AsType[*client.StrangerError](err); none || stranger {
 		return exitNoBroker
 	}
 	switch wire.CodeOf(err) {
