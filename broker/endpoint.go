@@ -156,6 +156,11 @@ func (b *Broker) inspect(ctx context.Context, r SessionRequest) (Details, error)
 	} else {
 		err = i.control.Call(ctx, wire.MethodInspect, wire.SessionRef{Session: s.ID}, &in)
 	}
+	if wire.CodeOf(err) == wire.NotFound { // it has ended, and the news of that is on its way
+		if s, _, err = b.table.find(s.ID); err == nil {
+			return Details{Session: s}, nil
+		}
+	}
 	if err != nil {
 		return Details{}, err
 	}
