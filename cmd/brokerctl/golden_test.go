@@ -196,11 +196,11 @@ func TestWhatMonitorPrintsIsWhatItHasPrintedBefore(t *testing.T) {
 				kinds[kind] = strings.ReplaceAll(columns(line), "  ", " ")
 			}
 		}
-		var all string
+		var all strings.Builder
 		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-			all += kinds[kind]
+			all.WriteString(kinds[kind])
 		}
-		golden(t, "golden/"+name, all)
+		golden(t, "golden/"+name, all.String())
 	}
 }
 
@@ -212,11 +212,11 @@ func TestEveryCommandHasExamplesDocumentedJSONAndAScript(t *testing.T) {
 	documented, _, _ = strings.Cut(documented, "\n## ")
 	files, err := filepath.Glob("../../e2e/testdata/script/*.txtar")
 	must(t, err)
-	var scripts string
+	var scripts strings.Builder
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		must(t, err)
-		scripts += string(text)
+		scripts.WriteString(string(text))
 	}
 	plain := []string{"service logs", "completion", "help", "version"} // print what is no JSON
 	for _, v := range brokerctl.Verbs() {
@@ -228,10 +228,10 @@ func TestEveryCommandHasExamplesDocumentedJSONAndAScript(t *testing.T) {
 				t.Errorf("%s: %q is no example of it, or its help does not have it", v.Name, e)
 			}
 		}
-		if !regexp.MustCompile(`(?m)^(! )?exec (.* )?brokerctl ` + v.Name + `\b|^until .* brokerctl ` + v.Name + `\b|exec brokerctl ` + v.Name + `\b`).MatchString(scripts) {
+		if !regexp.MustCompile(`(?m)^(! )?exec (.* )?brokerctl ` + v.Name + `\b|^until .* brokerctl ` + v.Name + `\b|exec brokerctl ` + v.Name + `\b`).MatchString(scripts.String()) {
 			t.Errorf("no script runs brokerctl %s", v.Name)
 		}
-		if !regexp.MustCompile(`(?m)^exits [1-6] brokerctl ` + v.Name + `\b`).MatchString(scripts) {
+		if !regexp.MustCompile(`(?m)^exits [1-6] brokerctl ` + v.Name + `\b`).MatchString(scripts.String()) {
 			t.Errorf("no script has an error of brokerctl %s and its exit code", v.Name)
 		}
 		if slices.Contains(plain, v.Name) {

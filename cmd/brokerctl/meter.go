@@ -29,7 +29,7 @@ func (m meter) rates(before meter, of string) (list []float64) {
 	return list
 }
 
-// Rates are what a session carries, each second.
+// rates are what a session carries, each second.
 type rates struct {
 	Calls    float64 `json:"calls"`
 	Received float64 `json:"bytes_received"`
