@@ -13,7 +13,7 @@ const Endpoint = "fairlead.broker"
 const (
 	MethodStatus   = "status"   // nil, answered with Status
 	MethodServices = "services" // nil, answered with Services
-	MethodSessions = "sessions" // SessionsRequest, answered with Sessions
+	MethodSessions = "sessions" // a streaming call: SessionsRequest, answered with any number of Sessions
 	MethodInspect  = "inspect"  // SessionRequest, answered with Details
 	MethodClose    = "close"    // SessionRequest, answered with Session when the session has ended
 	MethodService  = "service"  // ServiceRequest, answered with ServiceDetails
@@ -41,6 +41,7 @@ type Status struct {
 	Closed    int64     `msgpack:"c" json:"closed"`               // sessions since the broker started
 	Denied    int64     `msgpack:"d" json:"denied"`               // opens, registrations and commands that the policy refused
 	OverQuota int64     `msgpack:"q,omitempty" json:"over_quota"` // connections, opens and registrations that a limit refused
+	Skipped   int       `msgpack:"k,omitempty" json:"skipped"`    // service files, or folders of them, that were not taken when they were read last
 }
 
 // The states of a service.
@@ -185,6 +186,7 @@ type LogChunk struct {
 // Services are all services, by name.
 type Services struct {
 	Services []ServiceInfo `msgpack:"s"`
+	Skipped  int           `msgpack:"k,omitempty"` // service files, or folders of them, that were not taken when they were read last
 }
 
 // The states of a session.
@@ -205,12 +207,13 @@ type Session struct {
 	End      *wire.End    `msgpack:"x,omitempty" json:"end"`
 	Client   wire.Process `msgpack:"c" json:"client"`
 	Instance wire.Process `msgpack:"i" json:"instance"`
+	// Traffic is what the instance says that the session has carried; only where it was asked for, of an open session whose instance has answered in time.
+	Traffic *wire.Traffic `msgpack:"tr,omitempty" json:"traffic,omitempty"`
 }
 
-// A SessionsRequest asks for a list of sessions in the order they were opened.
+// A SessionsRequest asks for a list of sessions, which comes in the order they were opened.
 type SessionsRequest struct {
 	State string `msgpack:"s,omitempty"` // "open", which includes opening, "closed" or "all"; empty: open
-	After string `msgpack:"a,omitempty"` // the Next of the reply before
 
 	// What a session must have to be listed; the zero value of each: anything.
 	Endpoint string    `msgpack:"e,omitempty"`
@@ -218,6 +221,8 @@ type SessionsRequest struct {
 	UID      *uint32   `msgpack:"u,omitempty"` // of its client
 	End      wire.Code `msgpack:"x,omitempty"`
 	Title    string    `msgpack:"t,omitempty"` // is in its title
+
+	Traffic bool `msgpack:"r,omitempty"` // what each has carried is told, too, for which its instance is asked
 }
 
 // Validate checks a SessionsRequest that was received.
@@ -229,10 +234,9 @@ func (r *SessionsRequest) Validate() error {
 	return wire.Errorf(wire.Malformed, "state %q: want open, closed or all", wire.Printable(r.State, 32))
 }
 
-// Sessions is one page of a list.
+// Sessions is a part of a list: those that were there when it was asked for and still are what is asked for, each once, as it is when the part is sent.
 type Sessions struct {
 	Sessions []Session `msgpack:"s"`
-	Next     string    `msgpack:"n,omitempty"` // to ask for the next page with; empty: there is none
 }
 
 // A SessionRequest names a session by a unique prefix of its id.

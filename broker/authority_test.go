@@ -101,8 +101,8 @@ func (w wish) ask(ctx context.Context) (g granted, kept *client.Session, err err
 		}
 		return g, nil, err
 	case broker.MethodSessions:
-		list, err := client.Call[broker.Sessions](ctx, s, w.Method, broker.SessionsRequest{})
-		for _, i := range list.Sessions {
+		list, err := brokertest.Sessions(ctx, s, broker.SessionsRequest{})
+		for _, i := range list {
 			g.Seen = append(g.Seen, i.ID)
 		}
 		return g, nil, err

@@ -60,7 +60,7 @@ type Broker struct {
 	programs programs
 	cgroups  string // below which instances have theirs; empty: they have none
 	denied   atomic.Int64
-	skipped  atomic.Int64 // problems of service files, when they were read last
+	skipped  atomic.Int64 // service files with problems, when they were read last
 	denials  denials
 	limits   denials // of refusals for a limit: a user's flood of them hides no denial
 	events   events

@@ -48,11 +48,11 @@ func TestASessionIsOpenedUsedListedAndClosed(t *testing.T) {
 	}
 	operator := b.Dial(broker.Endpoint, client.Options{})
 	for ctx, state := within(t, 5*time.Second), ""; state != broker.SessionOpen; { // the instance's news follows
-		list, err := client.Call[broker.Sessions](ctx, operator, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint})
-		if err != nil || len(list.Sessions) != 1 || list.Sessions[0].ID != s.ID() || list.Sessions[0].Title != "a test" {
+		list, err := brokertest.Sessions(ctx, operator, broker.SessionsRequest{Endpoint: echoEndpoint})
+		if err != nil || len(list) != 1 || list[0].ID != s.ID() || list[0].Title != "a test" {
 			t.Fatalf("sessions: %+v, %v", list, err)
 		}
-		state = list.Sessions[0].State
+		state = list[0].State
 	}
 	d, err := client.Call[broker.Details](within(t, 5*time.Second), operator, broker.MethodInspect, broker.SessionRequest{ID: s.ID()[:6]})
 	if err != nil || d.Inspection == nil || d.Inspection.CallsServed != 1 || d.Inspection.Socket == 0 || d.Inspection.PeerSocket == 0 {

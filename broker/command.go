@@ -68,7 +68,7 @@ func (b *Broker) noService(name string) error {
 	}
 	e.Text += nearest.Question(name, names)
 	if n := b.skipped.Load(); n > 0 {
-		e.Text += fmt.Sprintf(" %d problems have service files skipped: 'brokerd check' says which", n)
+		e.Text += fmt.Sprintf(" ('brokerd check' says why service files are skipped: %d)", n)
 	}
 	return e
 }

@@ -273,7 +273,7 @@ func sessionsAt(t *testing.T, at string) []broker.Session {
 	s, err := client.Dial(within(t, patience), broker.Endpoint, client.Options{Socket: at})
 	must(t, err)
 	defer s.Close()
-	list, err := client.Call[broker.Sessions](within(t, patience), s, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint})
+	list, err := brokertest.Sessions(within(t, patience), s, broker.SessionsRequest{Endpoint: echoEndpoint})
 	must(t, err)
-	return list.Sessions
+	return list
 }

@@ -128,7 +128,11 @@ func (b *Broker) apply(defs []servicefile.Service, problems []*servicefile.Probl
 		defs = slices.Delete(defs, n, n+1)
 		d, n = b.kept(skipped), 0 // what the file declared before stays, and others may conflict with that in turn
 	}
-	b.skipped.Store(int64(len(problems)))
+	files := map[string]bool{}
+	for _, p := range problems {
+		files[p.File] = true
+	}
+	b.skipped.Store(int64(len(files)))
 	for _, p := range problems {
 		done.Problems = append(done.Problems, ReloadProblem{File: p.File, Line: p.Line, Key: p.Key, Rule: p.Rule})
 		b.log.Error("service file skipped", "err", p)

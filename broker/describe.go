@@ -6,7 +6,7 @@ import "github.com/fairlead-dev/fairlead/services"
 var docs = map[string]string{
 	MethodStatus:   "what the broker is and how much it has to do",
 	MethodServices: "the services that the caller may see",
-	MethodSessions: "the sessions that the caller may see, a page at a time",
+	MethodSessions: "the sessions that the caller may see, some at a time",
 	MethodInspect:  "one session, and what its instance sees of it",
 	MethodClose:    "ends a session, and answers when it has ended",
 	MethodService:  "one service: what its file says and what it has come to",

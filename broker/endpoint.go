@@ -16,7 +16,7 @@ func (b *Broker) serveEndpoint() (err error) {
 	mux := services.NewMux()
 	services.Handle(mux, MethodStatus, b.status)
 	services.Handle(mux, MethodServices, b.listServices)
-	services.Handle(mux, MethodSessions, b.listSessions)
+	services.HandleStreaming(mux, MethodSessions, b.listSessions)
 	services.Handle(mux, MethodInspect, b.inspect)
 	services.Handle(mux, MethodClose, b.close)
 	b.serveCommands(mux)
@@ -55,7 +55,7 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	return Status{
 		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
 		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
-		OverQuota: b.counters.refusals.Load()[EventOverQuota],
+		OverQuota: b.counters.refusals.Load()[EventOverQuota], Skipped: int(b.skipped.Load()),
 	}, nil
 }
 
@@ -72,6 +72,7 @@ func (b *Broker) listServices(ctx context.Context, _ any) (Services, error) {
 		}
 		list.Services = append(list.Services, info)
 	}
+	list.Skipped = int(b.skipped.Load())
 	return list, nil
 }
 
@@ -121,22 +122,14 @@ func (b *Broker) caller(ctx context.Context) party {
 	return party{Process: s.Peer()} // it is just ending
 }
 
-// listSessions lists the sessions that the caller may see: its own user's, and those of the services that it administers.
-func (b *Broker) listSessions(ctx context.Context, r SessionsRequest) (Sessions, error) {
-	w := b.caller(ctx).who()
-	if b.trusted(w.UID) {
-		return b.table.list(r, func(Session) bool { return true }), nil
-	}
-	administered := map[string]bool{}
-	for _, e := range b.endpointNames() {
-		administered[e] = b.administers(w, b.owner(e))
-	}
-	return b.table.list(r, func(s Session) bool { return s.Client.UID == w.UID || administered[s.Endpoint] }), nil
-}
-
 // find returns a session that the caller may see and close, and its instance while it lives.
 func (b *Broker) find(ctx context.Context, id, what string) (Session, *instance, error) {
 	s, i, err := b.table.find(id)
+	if code := wire.CodeOf(err); code == wire.NotFound || code == wire.Malformed {
+		e := wire.AsError(err)
+		e.Text += b.alike(ctx, id)
+		return Session{}, nil, e
+	}
 	if caller := b.caller(ctx); err == nil && s.Client.UID != caller.UID {
 		err = b.mayAdminister(caller, b.owner(s.Endpoint), what+" of uid "+strconv.FormatUint(uint64(s.Client.UID), 10))
 	}
@@ -162,6 +155,11 @@ func (b *Broker) inspect(ctx context.Context, r SessionRequest) (Details, error)
 		in, err = b.local.Inspect(s.ID)
 	} else {
 		err = i.control.Call(ctx, wire.MethodInspect, wire.SessionRef{Session: s.ID}, &in)
+	}
+	if wire.CodeOf(err) == wire.NotFound { // it has ended, and the news of that is on its way
+		if s, _, err = b.table.find(s.ID); err == nil {
+			return Details{Session: s}, nil
+		}
 	}
 	if err != nil {
 		return Details{}, err

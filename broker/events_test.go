@@ -140,9 +140,9 @@ func TestEventsAreAskedForByKindTimeAndNumber(t *testing.T) {
 	live := watching(t, b, broker.MonitorRequest{Kinds: []string{broker.EventSessionClosed}})
 	operator := b.Dial(broker.Endpoint, client.Options{})
 	until(t, "the reader is there", func() bool { // its request is served beside this one
-		list, err := client.Call[broker.Sessions](within(t, patience), operator, broker.MethodSessions, broker.SessionsRequest{Title: "monitor"})
+		list, err := brokertest.Sessions(within(t, patience), operator, broker.SessionsRequest{Title: "monitor"})
 		must(t, err)
-		in, err := client.Call[broker.Details](within(t, patience), operator, broker.MethodInspect, broker.SessionRequest{ID: list.Sessions[len(list.Sessions)-1].ID})
+		in, err := client.Call[broker.Details](within(t, patience), operator, broker.MethodInspect, broker.SessionRequest{ID: list[len(list)-1].ID})
 		must(t, err)
 		return in.Inspection.Streams == 1
 	})

@@ -1,10 +1,12 @@
 package broker_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,8 +19,8 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
-func TestThePagesOfAListAreCompleteAlsoIfASessionBetweenThemCloses(t *testing.T) {
-	const all, page = 2100, 2000
+func TestALongListComesInPartsAndNamesEachSessionOnceInTheOrderTheyWereOpened(t *testing.T) {
+	const all = 2100
 	b := brokertest.Start(t)
 	control, err := register(b.Socket, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}})
 	must(t, err)
@@ -30,33 +32,46 @@ func TestThePagesOfAListAreCompleteAlsoIfASessionBetweenThemCloses(t *testing.T)
 	began := time.Now().UnixNano()
 	var infos []wire.SessionInfo
 	for n := range all {
-		infos = append(infos, wire.SessionInfo{ID: session.NewID(), Endpoint: echoEndpoint, OpenedAt: began + int64(n/2)}) // two at a time
+		infos = append(infos, wire.SessionInfo{ // two at a time, as long as they may be
+			ID: session.NewID(), Endpoint: echoEndpoint, OpenedAt: began + int64(n/2), Title: strings.Repeat("t", wire.MaxTitle),
+		})
 		if len(infos)%wire.MaxBatch == 0 {
 			tell(infos[len(infos)-wire.MaxBatch:]...)
 		}
 	}
-	first := ask[broker.Sessions](t, b, broker.MethodSessions, broker.SessionsRequest{Endpoint: echoEndpoint})
-	if len(first.Sessions) != page || first.Next == "" {
-		t.Fatalf("page 1 has %d sessions, want %d, and %q as the next", len(first.Sessions), page, first.Next)
+	tell(infos[len(infos)/wire.MaxBatch*wire.MaxBatch:]...)
+	parts, err := client.OpenStreaming[broker.Sessions, struct{}](within(t, patience), b.Dial(broker.Endpoint, client.Options{}), broker.MethodSessions,
+		broker.SessionsRequest{Endpoint: echoEndpoint})
+	must(t, err)
+	defer parts.Close()
+	var listed []broker.Session
+	part, err := parts.Receive()
+	must(t, err)
+	listed = append(listed, part.Sessions...)
+	first, last := listed[0].ID, slices.MaxFunc(infos, func(a, b wire.SessionInfo) int {
+		return cmp.Or(cmp.Compare(a.OpenedAt, b.OpenedAt), cmp.Compare(a.ID, b.ID))
+	})
+	for _, id := range []string{first, last.ID} { // one that was sent, and the last
+		tell(wire.SessionInfo{ID: id, Endpoint: echoEndpoint, ClosedAt: time.Now().UnixNano(), End: &wire.End{Code: wire.Invalid, Origin: wire.Peer}})
 	}
-	next := broker.SessionsRequest{Endpoint: echoEndpoint, After: first.Next}
-	if second := sessions(t, b, next); len(second) != all-page {
-		t.Errorf("page 2 has %d sessions, want %d", len(second), all-page)
+	n := 1
+	for part, err := range parts.All() {
+		must(t, err)
+		listed = append(listed, part.Sessions...)
+		n++
 	}
-	last := first.Sessions[page-1]
-	tell(wire.SessionInfo{ID: last.ID, Endpoint: echoEndpoint, ClosedAt: time.Now().UnixNano(), End: &wire.End{Code: wire.Invalid, Origin: wire.Peer}})
-	second := ask[broker.Sessions](t, b, broker.MethodSessions, next)
-	if second.Next != "" {
-		t.Errorf("there is a page 3, after %q", second.Next)
+	if n < 10 || n > all/10 {
+		t.Errorf("%d sessions came in %d parts", len(listed), n)
 	}
-	listed := map[string]int{}
-	for _, s := range append(first.Sessions, second.Sessions...) {
-		listed[s.ID]++
-	}
-	for _, info := range infos {
-		if listed[info.ID] != 1 {
-			t.Errorf("a session is listed %d times", listed[info.ID])
+	ids := map[string]bool{}
+	for i, s := range listed {
+		ids[s.ID] = true
+		if i > 0 && (s.OpenedAt < listed[i-1].OpenedAt || s.OpenedAt == listed[i-1].OpenedAt && s.ID <= listed[i-1].ID) {
+			t.Errorf("session %d stands where it does not belong", i)
 		}
+	}
+	if len(ids) < all-1 || len(ids) != len(listed) || !ids[first] {
+		t.Errorf("%d sessions are listed, of which %d are different, of %d", len(listed), len(ids), all)
 	}
 }
 
@@ -138,4 +153,42 @@ func TestAllSessionsOfAClientThatIsKilledAreClosed(t *testing.T) {
 		t.Errorf("%d sessions have closed, want %d at least", status.Closed, crowd)
 	}
 	must(t, server.Stop())
+}
+
+func TestAListTellsWhatSessionsHaveCarriedAndWaitsForNoInstanceThatIsStopped(t *testing.T) {
+	const stopped = "com.example.stopped"
+	b := brokertest.Start(t)
+	b.Serve(echoServer())
+	still := play(t, "serve", stopped, b.Socket)
+	still.line(t)
+	s, other := b.Dial(echoEndpoint, client.Options{}), b.Dial(stopped, client.Options{})
+	for range 3 {
+		_, err := client.Call[echoReply](within(t, patience), s, "echo", echoRequest{"hi"})
+		must(t, err)
+	}
+	traffic := func() map[string]*wire.Traffic {
+		of := map[string]*wire.Traffic{}
+		for _, l := range b.Sessions(broker.SessionsRequest{Traffic: true}) {
+			of[l.ID] = l.Traffic
+		}
+		return of
+	}
+	until(t, "both sessions are open, and their traffic is told", func() bool {
+		of := traffic()
+		return of[s.ID()] != nil && of[other.ID()] != nil
+	})
+	if got := traffic()[s.ID()]; got.Calls != 3 || got.Received == 0 || got.Sent == 0 {
+		t.Errorf("after 3 calls: %+v", got)
+	}
+	must(t, syscall.Kill(still.cmd.Process.Pid, syscall.SIGSTOP))
+	of := traffic()
+	must(t, syscall.Kill(still.cmd.Process.Pid, syscall.SIGCONT))
+	if got, listed := of[other.ID()]; got != nil || !listed || of[s.ID()] == nil {
+		t.Errorf("beside an instance that is stopped: %v, of which the session is listed: %v; the other's is %v", got, listed, of[s.ID()])
+	}
+	for _, l := range b.Sessions(broker.SessionsRequest{}) {
+		if l.Traffic != nil {
+			t.Errorf("nobody asked for the traffic of %s", l.Endpoint)
+		}
+	}
 }

@@ -202,10 +202,10 @@ func descriptors(t *testing.T, pid int) int {
 	return len(entries)
 }
 
-// sessions returns one page of a broker's sessions.
+// sessions returns a broker's sessions.
 func sessions(t *testing.T, b *brokertest.Broker, r broker.SessionsRequest) []broker.Session {
 	t.Helper()
-	return ask[broker.Sessions](t, b, broker.MethodSessions, r).Sessions
+	return b.Sessions(r)
 }
 
 // ask asks the broker's own endpoint.

@@ -1,9 +1,6 @@
 package broker
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +22,6 @@ const (
 	leastTold = 1000
 	// openingMost is how long a hand-over may be on its way before it counts as lost.
 	openingMost = 5 * time.Minute
-	// pageSize is how many sessions one reply lists.
-	pageSize = 2000
 )
 
 // lostOnTheWay is the end of a hand-over that no instance has told of.
@@ -321,48 +316,6 @@ func (t *table) find(prefix string) (Session, *instance, error) {
 	}
 	return Session{}, nil, wire.Errorf(wire.Conflict, "session id %s is the beginning of %d ids: give more of it", prefix, len(found))
 }
-
-// list returns one page of the sessions that may be seen, in the order they were opened.
-func (t *table) list(r SessionsRequest, seen func(Session) bool) Sessions {
-	var all []Session
-	t.mu.Lock()
-	t.expireLocked()
-	if r.State != SessionClosed {
-		for _, e := range t.live {
-			all = append(all, e.Session)
-		}
-	}
-	if r.State == SessionClosed || r.State == "all" {
-		all = slices.AppendSeq(all, maps.Values(t.closed))
-	}
-	t.mu.Unlock()
-	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(cmp.Compare(a.OpenedAt, b.OpenedAt), cmp.Compare(a.ID, b.ID)) })
-	page := Sessions{}
-	for _, s := range all {
-		switch {
-		case r.After != "" && cursor(s) <= r.After:
-		case !r.matches(s), !seen(s):
-		case len(page.Sessions) == pageSize:
-			page.Next = cursor(page.Sessions[pageSize-1])
-			return page
-		default:
-			page.Sessions = append(page.Sessions, s)
-		}
-	}
-	return page
-}
-
-// matches reports whether a session has what the request wants.
-func (r *SessionsRequest) matches(s Session) bool {
-	return (r.Endpoint == "" || s.Endpoint == r.Endpoint) &&
-		(r.PID == 0 || s.Client.PID == r.PID || s.Instance.PID == r.PID) &&
-		(r.UID == nil || s.Client.UID == *r.UID) &&
-		(r.End == "" || s.End != nil && s.End.Code == r.End) &&
-		strings.Contains(s.Title, r.Title)
-}
-
-// cursor is where a session stands in a list: cursors compare as the sessions do, also those of sessions that have left it.
-func cursor(s Session) string { return fmt.Sprintf("%020d-%s", s.OpenedAt, s.ID) }
 
 // expireLocked closes the hand-overs that no instance has told of: they were lost on their way.
 func (t *table) expireLocked() {

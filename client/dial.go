@@ -32,6 +32,20 @@ func (e *NoBrokerError) Error() string {
 // Unwrap returns the code and the reason.
 func (e *NoBrokerError) Unwrap() []error { return []error{wire.Unavailable, e.Err} }
 
+// A StrangerError says that what listens at a path is no broker, or one that speaks another version of the protocol. Its code is wire.Unsupported or wire.Malformed.
+type StrangerError struct {
+	Path string // of the socket
+	Err  error  // what is wrong with its answer
+}
+
+// Error says what to look at.
+func (e *StrangerError) Error() string {
+	return fmt.Sprintf("what listens at %s is no broker, or one of another version: %v", e.Path, e.Err)
+}
+
+// Unwrap returns what is wrong.
+func (e *StrangerError) Unwrap() error { return e.Err }
+
 const (
 	retryFirst = 5 * time.Millisecond
 	retryMost  = 200 * time.Millisecond
@@ -42,13 +56,14 @@ const (
 // Dial opens a session with an endpoint. It repeats its question until it is accepted or refused, or ctx ends: nothing has been executed until then.
 // It waits for a broker that is not there yet, unless o.NoWait is set. So it does where it is refused with wire.OverQuota and told after how long to try again:
 // it asks again after that time, at least 5 ms and at most 1 h, and up to half of it more. Failures are a *wire.Error with the code of the refusal,
-// DeadlineExceeded or Canceled, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code
+// DeadlineExceeded or Canceled, a *StrangerError, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code
 // DeadlineExceeded or Canceled, errors.Is takes it for the context's error, and errors.As finds the *NoBrokerError.
 func Dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	s, err := dial(ctx, endpoint, o)
 	if err != nil {
 		err = fmt.Errorf("open %s: %w", wire.Printable(endpoint, wire.MaxEndpoint), err)
-		if _, none := errors.AsType[*NoBrokerError](err); none {
+		_, none := errors.AsType[*NoBrokerError](err)
+		if _, stranger := errors.AsType[*StrangerError](err); none || stranger {
 			return nil, err
 		}
 		return nil, wire.AsError(err)
@@ -130,12 +145,31 @@ func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Sess
 	}
 	if !stop() || err != nil { // from here on the context says nothing about the connection
 		conn.Close()
-		return nil, cmp.Or(ctx.Err(), err)
+		return nil, unopened(path, routed.Session != "", cmp.Or(ctx.Err(), err))
 	}
 	return session.New(conn, session.Config{
 		ID: routed.Session, Endpoint: open.Endpoint, Title: open.Title, Opener: true, Peer: routed.Process,
 		Handler: o.Handler, Send: accepted.Limits, Receive: open.Limits, Lane: lane, Logger: o.Logger,
 	})
+}
+
+// unopened says of an error at whom the open has come to nothing: where nothing was answered that a broker answers, it is what listens at the path.
+func unopened(path string, routed bool, err error) error {
+	e, known := errors.AsType[*wire.Error](err)
+	switch {
+	case known && e.Origin == wire.Local && (e.Code == wire.Unsupported || e.Code == wire.Malformed):
+		return &StrangerError{Path: path, Err: err}
+	case known:
+		return err
+	}
+	who := "the broker at " + path
+	if routed {
+		who = "the service"
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return wire.Errorf(wire.DeadlineExceeded, "no answer from %s in time", who)
+	}
+	return fmt.Errorf("no answer from %s: %w", who, err)
 }
 
 // connect connects to the broker's socket. That of a Unix socket never waits, so it has no time of its own that could hide what is wrong.

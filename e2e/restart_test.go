@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
@@ -81,12 +82,12 @@ func (w *world) shows(held map[string]bool) {
 	w.t.Helper()
 	table := w.dial(broker.Endpoint)
 	eventually(w.t, "the table shows all sessions", func() bool {
-		page, err := client.Call[broker.Sessions](w.t.Context(), table, broker.MethodSessions, broker.SessionsRequest{Endpoint: network.Endpoint})
+		list, err := brokertest.Sessions(w.t.Context(), table, broker.SessionsRequest{Endpoint: network.Endpoint})
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		shown := 0
-		for _, s := range page.Sessions {
+		for _, s := range list {
 			if held[s.ID] && s.State == broker.SessionOpen {
 				shown++
 			}

@@ -42,6 +42,7 @@ func play(role string, args []string) int {
 		"hostile":   playHostile,
 		"horde":     playHorde,
 		"good":      playGood,
+		"stranger":  playStranger,
 	}
 	if err := roles[role](args); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %q: %v\n", role, args, err)

@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Vars = append(env.Vars,
-				"PATH="+programs+":"+os.Getenv("PATH"),
+				"PATH="+programs+":"+os.Getenv("PATH"), "SELF="+self(),
 				"FAIRLEAD_SOCKET="+filepath.Join(env.WorkDir, "b.sock"),
 				"GORACE=atexit_sleep_ms=0 log_path="+filepath.Join(w.dir, "race"), // also by this nothing can be left behind unseen
 			)

@@ -336,6 +336,19 @@ func (h *Host) Inspect(id string) (wire.Inspection, error) {
 	return s.Inspect(), nil
 }
 
+// Traffic returns what sessions have carried, in their order; that of one that is not here is zero.
+func (h *Host) Traffic(ids []string) []wire.Traffic {
+	list := make([]wire.Traffic, len(ids))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, id := range ids {
+		if s := h.sessions[id]; s != nil {
+			list[i] = s.Traffic()
+		}
+	}
+	return list
+}
+
 // Close ends a session for the broker, and returns when its client has let go of it, when ctx ends, or after 3 s. It fails with wire.NotFound.
 func (h *Host) Close(ctx context.Context, id, text string) error {
 	s, err := h.find(id)

@@ -198,6 +198,9 @@ func (r *registrar) controlMux() *Mux {
 	Handle(mux, wire.MethodInspect, func(_ context.Context, ref wire.SessionRef) (wire.Inspection, error) {
 		return r.host.Inspect(ref.Session)
 	})
+	Handle(mux, wire.MethodTraffic, func(_ context.Context, refs wire.SessionRefs) (wire.TrafficList, error) {
+		return wire.TrafficList{Traffic: r.host.Traffic(refs.Sessions)}, nil
+	})
 	Handle(mux, wire.MethodClose, func(ctx context.Context, ref wire.SessionRef) (any, error) {
 		return nil, r.host.Close(ctx, ref.Session, ref.Text)
 	})

@@ -41,13 +41,7 @@ func echo(t *testing.T, on client.Caller) {
 // sessions returns a broker's sessions.
 func sessions(t *testing.T, b *brokertest.Broker, state string) []broker.Session {
 	t.Helper()
-	s := b.Dial(broker.Endpoint, client.Options{})
-	defer s.Close()
-	list, err := client.Call[broker.Sessions](within(t, 10*time.Second), s, broker.MethodSessions, broker.SessionsRequest{State: state})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list.Sessions
+	return b.Sessions(broker.SessionsRequest{State: state})
 }
 
 // until waits until something holds.

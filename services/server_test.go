@@ -180,11 +180,11 @@ func ends(t *testing.T, b *brokertest.Broker, pid int) wire.End {
 	t.Helper()
 	operator := b.Dial(broker.Endpoint, client.Options{})
 	for ctx := within(t, 10*time.Second); ; {
-		list, err := client.Call[broker.Sessions](ctx, operator, broker.MethodSessions, broker.SessionsRequest{State: broker.SessionClosed})
+		list, err := brokertest.Sessions(ctx, operator, broker.SessionsRequest{State: broker.SessionClosed})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range list.Sessions {
+		for _, s := range list {
 			if s.Client.PID == pid && s.Endpoint == endpoint {
 				return *s.End
 			}

@@ -66,12 +66,14 @@ type Open struct {
 }
 
 // maxItems bounds what is allocated for a message before it is validated: a list of empty values costs its sender a byte for each.
-func (*Open) maxItems() int     { return MaxEndpoints }
-func (*Accepted) maxItems() int { return MaxEndpoints }
-func (*Register) maxItems() int { return MaxBatch }
-func (*Sessions) maxItems() int { return MaxBatch }
-func (*HandOver) maxItems() int { return MaxEndpoints }
-func (*Notice) maxItems() int   { return MaxEndpoints }
+func (*Open) maxItems() int        { return MaxEndpoints }
+func (*Accepted) maxItems() int    { return MaxEndpoints }
+func (*Register) maxItems() int    { return MaxBatch }
+func (*Sessions) maxItems() int    { return MaxBatch }
+func (*SessionRefs) maxItems() int { return MaxBatch }
+func (*TrafficList) maxItems() int { return MaxBatch }
+func (*HandOver) maxItems() int    { return MaxEndpoints }
+func (*Notice) maxItems() int      { return MaxEndpoints }
 
 // Validate checks an Open that was received.
 func (o *Open) Validate() error {
@@ -302,6 +304,7 @@ func checkOffer(title string, features []string) error {
 const (
 	MethodHandOver = "handover" // to the instance, one-way with the client's socket: HandOver
 	MethodInspect  = "inspect"  // to the instance: SessionRef, answered with Inspection
+	MethodTraffic  = "traffic"  // to the instance: SessionRefs, answered with TrafficList
 	MethodClose    = "close"    // to the instance: SessionRef; answered when the session has ended
 	MethodStop     = "stop"     // to the instance: it drains and ends
 	MethodIdle     = "idle"     // to the instance: it ends if it has nothing to do; answered with Idle
@@ -327,6 +330,39 @@ func (r *SessionRef) Validate() error {
 	return CheckID(r.Session)
 }
 
+// SessionRefs name sessions to an instance, at most MaxBatch.
+type SessionRefs struct {
+	Sessions []string `msgpack:"s"`
+}
+
+// Validate checks SessionRefs that were received.
+func (r *SessionRefs) Validate() error {
+	if len(r.Sessions) > MaxBatch {
+		return Errorf(Malformed, "%d sessions are asked for, limit %d", len(r.Sessions), MaxBatch)
+	}
+	return nil
+}
+
+// A TrafficList has the traffic of sessions in the order in which they were asked for; that of one that the instance does not have is zero.
+type TrafficList struct {
+	Traffic []Traffic `msgpack:"t"`
+}
+
+// Validate checks a TrafficList that was received.
+func (l *TrafficList) Validate() error {
+	if len(l.Traffic) > MaxBatch {
+		return Errorf(Malformed, "the traffic of %d sessions, limit %d", len(l.Traffic), MaxBatch)
+	}
+	return nil
+}
+
+// Traffic is what a session has carried since it began, as one side counts it.
+type Traffic struct {
+	Calls    int64 `msgpack:"c,omitempty" json:"calls"` // requests of both sides
+	Received int64 `msgpack:"r,omitempty" json:"bytes_received"`
+	Sent     int64 `msgpack:"s,omitempty" json:"bytes_sent"`
+}
+
 // An Inspection is what one side of a session sees of it at one moment.
 type Inspection struct {
 	CallsServed  int64             `msgpack:"cs" json:"calls_served"`  // requests of the peer since the session began
@@ -337,11 +373,41 @@ type Inspection struct {
 	Streams      int               `msgpack:"st" json:"streams"`       // raw streams and streaming calls that are open
 	Received     int64             `msgpack:"br" json:"bytes_received"`
 	Sent         int64             `msgpack:"bs" json:"bytes_sent"`
-	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`        // of this side
-	PeerFacts    map[string]string `msgpack:"pf,omitempty" json:"peer_facts"`  // of the other side
-	Channel      string            `msgpack:"ch,omitempty" json:"channel"`     // of its messages: ChannelLane or ChannelStream
-	Socket       uint64            `msgpack:"si,omitempty" json:"socket"`      // inode of this side's socket
-	PeerSocket   uint64            `msgpack:"pi,omitempty" json:"peer_socket"` // inode of the other side's; 0: unknown
+	Facts        map[string]string `msgpack:"f,omitempty" json:"facts"`         // of this side
+	PeerFacts    map[string]string `msgpack:"pf,omitempty" json:"peer_facts"`   // of the other side
+	Channel      string            `msgpack:"ch,omitempty" json:"channel"`      // of its messages: ChannelLane or ChannelStream
+	Socket       uint64            `msgpack:"si,omitempty" json:"socket"`       // inode of this side's socket
+	PeerSocket   uint64            `msgpack:"pi,omitempty" json:"peer_socket"`  // inode of the other side's; 0: unknown
+	SocketIn     int               `msgpack:"qi,omitempty" json:"socket_in"`    // bytes that have come and this side has not taken from its socket; SIOCINQ
+	SocketOut    int               `msgpack:"qo,omitempty" json:"socket_out"`   // bytes of the kernel's memory with what the other side has not taken from its; SIOCOUTQ
+	Queued       int               `msgpack:"qw,omitempty" json:"queued"`       // bytes that this side holds until its socket takes them
+	Unread       int               `msgpack:"qs,omitempty" json:"unread"`       // bytes of streams that have come and nobody here has read
+	Calls        []CallInfo        `msgpack:"cl,omitempty" json:"calls"`        // in flight, at most MaxInspected: those with the least time first
+	OpenStreams  []StreamInfo      `msgpack:"sl,omitempty" json:"open_streams"` // at most MaxInspected: the oldest first
+}
+
+// MaxInspected is how many calls in flight, and how many streams, an Inspection names: so it fits into one frame.
+const MaxInspected = 64
+
+// A CallInfo is a request that is not yet answered.
+type CallInfo struct {
+	Method   string `msgpack:"m" json:"method"`
+	Served   bool   `msgpack:"s,omitempty" json:"served"`   // here: the other side has made it
+	Deadline Time   `msgpack:"d,omitempty" json:"deadline"` // of who has made it; 0: none
+}
+
+// What a StreamInfo is of.
+const (
+	StreamRaw  = "stream"    // bytes
+	StreamCall = "streaming" // values of a streaming call
+)
+
+// A StreamInfo is a stream that is open.
+type StreamInfo struct {
+	Method   string `msgpack:"m" json:"method"`
+	Kind     string `msgpack:"k,omitempty" json:"kind"`   // StreamRaw or StreamCall; empty: neither side has used it
+	Served   bool   `msgpack:"s,omitempty" json:"served"` // here: the other side has opened it
+	OpenedAt Time   `msgpack:"a" json:"opened_at"`
 }
 
 // What the message channel of a session is.

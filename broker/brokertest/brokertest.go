@@ -119,6 +119,40 @@ func (b *Broker) Dial(endpoint string, o client.Options) *client.Session {
 	return s
 }
 
+// Sessions returns the sessions that the broker lists. The test fails if it does not.
+func (b *Broker) Sessions(r broker.SessionsRequest) []broker.Session {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := client.Dial(ctx, broker.Endpoint, client.Options{Socket: b.Socket})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer s.Wait()
+	defer s.Close()
+	list, err := Sessions(ctx, s, r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return list
+}
+
+// Sessions returns the sessions that a broker lists for who has a session with it.
+func Sessions(ctx context.Context, s *client.Session, r broker.SessionsRequest) (all []broker.Session, err error) {
+	parts, err := client.OpenStreaming[broker.Sessions, struct{}](ctx, s, broker.MethodSessions, r)
+	if err != nil {
+		return nil, err
+	}
+	defer parts.Close()
+	for part, err := range parts.All() {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, part.Sessions...)
+	}
+	return all, nil
+}
+
 // A Service is a server that is registered with a Broker.
 type Service struct {
 	t      testing.TB

@@ -44,7 +44,7 @@ func (c *command) call(ctx context.Context, words []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.dial(ctx, words[0])
+	s, err := client.Dial(ctx, words[0], c.options())
 	if err != nil {
 		return c.accepted(err)
 	}
@@ -167,8 +167,9 @@ type failure struct {
 // accepted prints an error whose code was asked for, and returns any other. That there is no broker is no answer, and nor is what the user has mistyped.
 func (c *command) accepted(err error) error {
 	_, none := errors.AsType[*client.NoBrokerError](err)
+	_, stranger := errors.AsType[*client.StrangerError](err)
 	_, mistyped := errors.AsType[usageError](err)
-	if err == nil || none || mistyped || !slices.Contains(c.accept, string(wire.CodeOf(err))) {
+	if err == nil || none || stranger || mistyped || !slices.Contains(c.accept, string(wire.CodeOf(err))) {
 		return err
 	}
 	e := wire.AsError(err)

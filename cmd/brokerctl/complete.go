@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/internal/explain"
 	"github.com/fairlead-dev/fairlead/services/network"
@@ -178,7 +179,7 @@ func (c *command) values(ctx context.Context, v verb, flag string) []candidate {
 	case "end", "accept":
 		return codeCandidates()
 	case "filter":
-		return plain(broker.EventKinds()...)
+		return plain(monitorKinds()...)
 	case "sort", "columns":
 		return plain(cli.Fold(v.columns)...)
 	}
@@ -217,10 +218,10 @@ func (c *command) endpoints(ctx context.Context) (offers []candidate) {
 	return offers
 }
 
-// sessions are the open ones: the first page of them, and whole ids, as the beginning of one may be that of several.
+// sessions are the open ones, by whole ids, as the beginning of one may be that of several.
 func (c *command) sessions(ctx context.Context) (offers []candidate) {
-	list, _ := ask[broker.Sessions](ctx, c, broker.MethodSessions, broker.SessionsRequest{})
-	for _, s := range list.Sessions {
+	list, _ := console.Sessions(ctx, c.options(), broker.SessionsRequest{}) // none is offered where they cannot be had
+	for _, s := range list {
 		offers = append(offers, candidate{s.ID, strings.TrimSpace(s.Endpoint + " " + cli.Who(s.Client) + " " + s.Title)})
 	}
 	return offers
@@ -228,36 +229,24 @@ func (c *command) sessions(ctx context.Context) (offers []candidate) {
 
 // networks are those of a network service that runs.
 func (c *command) networks(ctx context.Context) (offers []candidate) {
-	c.askNetwork(ctx, func(s *client.Session) {
-		list, _ := network.Networks(ctx, s)
+	c.whileNetworkRuns(ctx, func(s *client.Session) error {
+		list, err := network.Networks(ctx, s)
 		for _, n := range list {
 			offers = append(offers, candidate{n.Name, strings.Join(n.Prefixes, ", ")})
 		}
+		return err
 	})
 	return offers
 }
 
 // leases are those of a network service that runs, by id.
 func (c *command) leases(ctx context.Context) (offers []candidate) {
-	c.askNetwork(ctx, func(s *client.Session) {
-		list, _ := network.List(ctx, s, network.ListRequest{})
+	c.whileNetworkRuns(ctx, func(s *client.Session) error {
+		list, err := network.List(ctx, s, network.ListRequest{})
 		for _, l := range list {
 			offers = append(offers, candidate{l.ID, strings.Join(append([]string{l.Network, l.Hostname}, l.Addresses...), " ")})
 		}
+		return err
 	})
 	return offers
-}
-
-// askNetwork asks the network service something if it runs: none is started for this.
-func (c *command) askNetwork(ctx context.Context, question func(*client.Session)) {
-	running := slices.ContainsFunc(c.services(ctx), func(s candidate) bool { return s.word == network.Endpoint && s.about == broker.ServiceRunning })
-	if !running {
-		return
-	}
-	s, err := client.Dial(ctx, network.Endpoint, c.options())
-	if err != nil {
-		return
-	}
-	defer s.Close()
-	question(s)
 }

@@ -29,3 +29,20 @@ func Escape(w io.Writer, parts ...[]byte) error {
 
 // Commands returns the names of all commands.
 func Commands() []string { return names((&command{}).verbs()) }
+
+// A Verb is a command as its help has it.
+type Verb struct {
+	Name     string
+	Examples []string
+	Help     string
+}
+
+// Verbs returns all commands.
+func Verbs() (list []Verb) {
+	c := &command{}
+	flags, _, _ := c.flags()
+	for _, v := range c.verbs() {
+		list = append(list, Verb{v.name, v.examples, v.help(flags)})
+	}
+	return list
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -69,8 +70,24 @@ func (c *command) parse(args []string) (*pflag.FlagSet, []string, error) {
 	return flags, flags.Args(), nil
 }
 
+// wish says what a flag takes.
+func wish(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "duration":
+		return "a time, as 90s or 5m"
+	case "int", "uint32":
+		return "a whole number"
+	case "bool":
+		return "nothing behind it, or true or false"
+	}
+	return "a " + f.Value.Type()
+}
+
 // mistyped says what is wrong with flags, and which may be meant by one that there is not.
 func mistyped(flags *pflag.FlagSet, err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return usageError{fmt.Sprintf("--%s %q: want %s", wrong.GetFlag().Name, wrong.GetValue(), wish(wrong.GetFlag()))}
+	}
 	none, _ := errors.AsType[*pflag.NotExistError](err)
 	if none == nil || none.GetSpecifiedShortnames() != "" {
 		return usageError{err.Error()}

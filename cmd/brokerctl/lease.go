@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/internal/cli"
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -27,15 +26,24 @@ func (c *command) findLease(ctx context.Context, s *client.Session, text string)
 			return named, nil
 		}
 	}
+	if r.Hostname != "" && errors.Is(err, wire.NotFound) {
+		none := *wire.AsError(err)
+		none.Text += nearest.Question(text, hostnames(ctx, s, c.network))
+		err = &none
+	}
 	return info, err
 }
 
-func (c *command) leaseInspect(ctx context.Context, text string) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
+// hostnames are those of the leases on a network, or of all; none where they cannot be had.
+func hostnames(ctx context.Context, s *client.Session, on string) (names []string) {
+	list, _ := network.List(ctx, s, network.ListRequest{Network: on})
+	for _, l := range list {
+		names = append(append(names, l.Aliases...), l.Hostname)
 	}
-	defer s.Close()
+	return names
+}
+
+func (c *command) leaseInspect(ctx context.Context, s *client.Session, text string) error {
 	l, err := c.findLease(ctx, s, text)
 	if err != nil {
 		return err
@@ -77,12 +85,7 @@ func hangsOn(l network.LeaseInfo) (list []string) {
 }
 
 // leaseRelease releases a lease that no session holds.
-func (c *command) leaseRelease(ctx context.Context, text string) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func (c *command) leaseRelease(ctx context.Context, s *client.Session, text string) error {
 	l, err := c.findLease(ctx, s, text)
 	if err != nil {
 		return err
@@ -108,12 +111,7 @@ func (c *command) leaseRelease(ctx context.Context, text string) error {
 }
 
 // leaseWatch prints the leases and then what happens to them, until ^C or until nobody reads it. Its time is that of its opening alone.
-func (c *command) leaseWatch(ctx context.Context) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func (c *command) leaseWatch(ctx context.Context, s *client.Session) error {
 	ctx, stop := c.untilUnwanted(ctx)
 	defer stop()
 	for change, err := range network.Watch(ctx, s, network.WatchRequest{Network: c.network}) {
@@ -137,19 +135,9 @@ type watchedChange struct {
 
 func (c *command) printChange(change network.Change) error {
 	if c.json {
-		b, err := json.Marshal(watchedChange{1, change})
-		if err != nil {
-			return err
-		}
-		_, err = c.out.Write(append(b, '\n'))
-		return err
+		return c.printLine(watchedChange{1, change})
 	}
-	kind := fmt.Sprintf("%-*s", len(network.ChangeAllocated), wire.Printable(change.Kind, 32))
-	if c.view.Color {
-		kind = changeTone(change).Paint(kind)
-	}
-	_, err := fmt.Fprintf(c.out, "%s  %s  %s\n", eventTime(change.At.Time().Local(), time.Now()), kind, wire.Printable(changeTold(change), 2048))
-	return err
+	return c.printTold(change.At, change.Kind, len(network.ChangeAllocated), changeTone(change), changeTold(change))
 }
 
 func changeTone(change network.Change) cli.Tone {

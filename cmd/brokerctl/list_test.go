@@ -50,7 +50,7 @@ func TestAListIsShownAsItsFlagsSay(t *testing.T) {
 		"session list --endpiont x":            `unknown flag: --endpiont: is it --endpoint\?`,
 		"session list --end interupted":        `--end: no error has the code interupted: is it interrupted\?`,
 		"service list --watch=1ms":             `--watch 1ms: want 100ms or more`,
-		"session list --uid nobody":            `invalid argument "nobody"`,
+		"session list --uid nobody":            `--uid "nobody": want a whole number`,
 		"session list --columns id --state no": `state "no"`,
 	} {
 		o := w.ctl(line)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -51,6 +52,7 @@ type command struct {
 	bench    bench.Options
 	view     cli.View
 	watch    time.Duration // between what is printed again and again; 0: it is printed once
+	before   meter         // what was counted in the round before
 
 	wantsHelp bool
 	timed     bool      // --timeout was given
@@ -99,14 +101,14 @@ func (c *command) version(context.Context) error {
 	return err
 }
 
-// options say how sessions are opened.
-func (c *command) options() client.Options {
-	return client.Options{Socket: c.socket, Title: "brokerctl", NoWait: true}
-}
-
-// dial opens a session with an endpoint.
-func (c *command) dial(ctx context.Context, endpoint string) (*client.Session, error) {
-	return client.Dial(ctx, endpoint, c.options())
+// said is the text of an error: what a service has answered, without what it was asked, which the user has typed.
+func said(err error) string {
+	text := err.Error()
+	asked, answer, found := strings.Cut(text, ": ")
+	if e, ok := errors.AsType[*wire.Error](err); ok && found && e.Origin == wire.Peer && strings.HasPrefix(asked, "call ") {
+		return answer
+	}
+	return text
 }
 
 // report prints an error, and returns the exit code.
@@ -117,12 +119,13 @@ func report(w io.Writer, err error) int {
 	if errors.Is(err, syscall.EPIPE) {
 		return exitOK // whoever read has seen enough
 	}
-	fmt.Fprintf(&escaper{w: w}, "brokerctl: %v\n", err) // a service may have written it
+	fmt.Fprintf(&escaper{w: w}, "brokerctl: %s\n", said(err)) // a service may have written it
 	if _, mistyped := errors.AsType[usageError](err); mistyped {
 		fmt.Fprintln(w, "try 'brokerctl --help'")
 		return exitUsage
 	}
-	if _, none := errors.AsType[*client.NoBrokerError](err); none {
+	_, none := errors.AsType[*client.NoBrokerError](err)
+	if _, stranger := errors.AsType[*client.StrangerError](err); none || stranger {
 		return exitNoBroker
 	}
 	switch wire.CodeOf(err) {

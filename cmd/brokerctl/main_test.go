@@ -58,7 +58,7 @@ func TestWhatIsMistypedIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 		{"service stop x --reason y", usage, "--reason"},
 		{"service logs x --json", usage, "--json"},
 		{"service logs x -n 0", usage, "1 to 10000"},
-		{"service logs x -n many", usage, "invalid argument"},
+		{"service logs x -n many", usage, `--lines "many": want a whole number`},
 		{"service logs x -f -n 3", noBroker, "no broker"},
 		{"-fn3 service logs x", noBroker, "no broker"},
 		{"service list --json", noBroker, "no broker"},

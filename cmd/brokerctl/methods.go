@@ -29,12 +29,11 @@ func describe(ctx context.Context, s *client.Session) (*schema.Description, erro
 }
 
 func (c *command) methods(ctx context.Context, endpoint string) error {
-	s, err := c.dial(ctx, endpoint)
-	if err != nil {
+	var d *schema.Description
+	err := c.on(ctx, endpoint, func(s *client.Session) (err error) {
+		d, err = describe(ctx, s)
 		return err
-	}
-	defer s.Close()
-	d, err := describe(ctx, s)
+	})
 	if wire.CodeOf(err) == wire.UnknownMethod {
 		return wire.Errorf(wire.UnknownMethod, "%s does not say which methods it has: its service is not built with a library that does", endpoint)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/internal/nearest"
@@ -12,12 +13,7 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-func (c *command) leaseList(ctx context.Context) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func (c *command) leaseList(ctx context.Context, s *client.Session) error {
 	list, err := network.List(ctx, s, network.ListRequest{Network: c.network})
 	if err != nil {
 		return err
@@ -25,12 +21,7 @@ func (c *command) leaseList(ctx context.Context) error {
 	return printList(c, "leases", console.LeaseListing, list)
 }
 
-func (c *command) networkList(ctx context.Context) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func (c *command) networkList(ctx context.Context, s *client.Session) error {
 	list, err := network.Networks(ctx, s)
 	if err != nil {
 		return err
@@ -38,12 +29,7 @@ func (c *command) networkList(ctx context.Context) error {
 	return printList(c, "networks", networkListing, list)
 }
 
-func (c *command) networkInspect(ctx context.Context, name string) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func (c *command) networkInspect(ctx context.Context, s *client.Session, name string) error {
 	list, err := network.Networks(ctx, s)
 	if err != nil {
 		return err
@@ -82,12 +68,7 @@ func (c *command) printNetwork(n network.NetworkInfo) error {
 }
 
 // networkReload has the network service read its networks anew.
-func (c *command) networkReload(ctx context.Context) error {
-	s, err := c.dial(ctx, network.Endpoint)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func (c *command) networkReload(ctx context.Context, s *client.Session) error {
 	done, err := network.Reload(ctx, s)
 	if err != nil {
 		return err

@@ -1,35 +1,93 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// printList prints rows as the flags say: as a table or as JSON, with how many there are.
-func printList[T any](c *command, name string, l cli.Listing[T], rows []T) error {
+// A member is a number beside the rows of a list.
+type member struct {
+	name  string
+	value int
+}
+
+// printList prints rows as the flags say: as a table or as JSON, with how many there are and maybe more members.
+func printList[T any](c *command, name string, l cli.Listing[T], rows []T, more ...member) error {
 	if !c.json {
 		return l.Print(c.out, c.view, rows)
 	}
-	shown := l.Arrange(c.view, rows)
-	empty(&shown)
-	return c.printMembers(name, shown, fmt.Sprintf(`,"total":%d`, len(rows)))
+	out := bufio.NewWriterSize(c.out, 64<<10)
+	if err := c.writeRows(out, name, values(l.Arrange(c.view, rows)), append([]member{{"total", len(rows)}}, more...)); err != nil {
+		return err
+	}
+	return out.Flush()
 }
 
-// printJSON prints {"version": 1, name: value}. Fields are added to it and never changed.
-func (c *command) printJSON(name string, value any) error { return c.printMembers(name, value, "") }
+// values yields rows of any type.
+func values[T any](rows []T) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for i := range rows {
+			if !yield(&rows[i]) {
+				return
+			}
+		}
+	}
+}
 
-// printMembers is printJSON with more members behind the value. What is printed again and again has a line each.
-func (c *command) printMembers(name string, value any, more string) error {
+// writeRows writes a list as printJSON prints one, a row at a time: who reads only its beginning is not kept waiting for its end, and it need not be held whole.
+func (c *command) writeRows(out *bufio.Writer, name string, rows iter.Seq[any], more []member) error {
+	outer, inner, blank := "\n  ", "\n    ", " "
+	if c.watch > 0 {
+		outer, inner, blank = "", "", ""
+	}
+	fmt.Fprintf(out, `{%s"version":%s1,%s%q:%s[`, outer, blank, outer, name, blank)
+	n := 0
+	for row := range rows {
+		b, err := json.Marshal(row)
+		if err != nil {
+			return err
+		}
+		if n++; n > 1 {
+			out.WriteByte(',')
+		}
+		out.WriteString(inner)
+		if c.watch > 0 {
+			out.Write(b)
+			continue
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, b, "    ", "  "); err != nil {
+			return err
+		}
+		if _, err := out.Write(indented.Bytes()); err != nil {
+			return err
+		}
+	}
+	if n > 0 {
+		out.WriteString(outer)
+	}
+	out.WriteByte(']')
+	for _, m := range more {
+		fmt.Fprintf(out, `,%s%q:%s%d`, outer, m.name, blank, m.value)
+	}
+	_, err := out.WriteString(outer[:min(1, len(outer))] + "}\n")
+	return err
+}
+
+// printJSON prints {"version": 1, name: value}. Fields are added to it and never changed. What is printed again and again has a line each.
+func (c *command) printJSON(name string, value any) error {
 	b, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	whole := fmt.Appendf(nil, `{"version":1,%q:%s%s}`, name, b, more)
+	whole := fmt.Appendf(nil, `{"version":1,%q:%s}`, name, b)
 	var out bytes.Buffer
 	if c.watch > 0 {
 		out.Write(whole)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -17,7 +18,7 @@ func (c *command) networksReloaded(ctx context.Context) error {
 	if err != nil || d.State != broker.ServiceRunning {
 		return nil
 	}
-	s, err := c.dial(ctx, network.Endpoint)
+	s, err := client.Dial(ctx, network.Endpoint, c.options())
 	if err != nil {
 		return fmt.Errorf("have %s read its networks again: %w", network.Endpoint, err)
 	}

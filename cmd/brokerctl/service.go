@@ -23,7 +23,10 @@ func (c *command) serviceList(ctx context.Context) error {
 	for i := range list.Services {
 		empty(&list.Services[i].Endpoints)
 	}
-	return printList(c, "services", serviceListing, list.Services)
+	if list.Skipped > 0 {
+		c.note(counted(list.Skipped, "service file") + " skipped: 'brokerd check' says why")
+	}
+	return printList(c, "services", serviceListing, list.Services, member{"skipped", list.Skipped})
 }
 
 // serviceListing is how services are shown.

@@ -19,7 +19,7 @@ const gonePoll = 20 * time.Millisecond
 
 // shutdown has the broker stop, and returns when it has given its socket up.
 func (c *command) shutdown(ctx context.Context) error {
-	s, err := c.dial(ctx, broker.Endpoint)
+	s, err := client.Dial(ctx, broker.Endpoint, c.options())
 	if err != nil {
 		return err
 	}

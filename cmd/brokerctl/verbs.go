@@ -2,17 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/cmd/internal/console"
-	"github.com/fairlead-dev/fairlead/internal/cli"
-	"github.com/fairlead-dev/fairlead/internal/nearest"
 )
 
 // How long a command may take without --timeout. A service that is stopped has 20 s for that unless its file says otherwise, and one that is started 10 s.
@@ -111,53 +106,56 @@ func (c *command) verbs() []verb {
 		{
 			name: "session list", all: c.sessionList, about: "the sessions, in the order they were opened",
 			flags:   append([]string{"state", "endpoint", "pid", "uid", "end", "title"}, listFlags...),
-			columns: console.SessionListing.Names(),
-			more:    "All filters that are given must hold. --end alone looks among the closed ones.",
+			columns: c.sessionListing().Names(),
+			more: "All filters that are given must hold. --end alone looks among the closed ones. With --watch there are the columns CALLS/S, IN/S and OUT/S,\n" +
+				"too: calls of both sides, and bytes from the client and to it, each second, as the instances count them.",
 			examples: []string{
 				"session list", "session list --state closed --json", "session list --endpoint com.example.echo --sort age --limit 10",
 				"session list --end interrupted --title nightly", "session list --pid 4711 --state all",
+				"session list --watch --sort calls/s --reverse --limit 20",
 			},
 		},
 		{
-			name: "session inspect", usage: "ID", one: c.sessionInspect, takes: aSession,
-			about:    "one session, and what its instance sees of it; a unique prefix of the id is enough",
-			examples: []string{"session inspect 3fa2c1d0"},
+			name: "session inspect", usage: "ID", one: c.sessionInspect, takes: aSession, flags: []string{"watch"},
+			about:    "one session, and what it holds: calls in flight, streams, leases, and what waits in its queues",
+			more:     "A unique prefix of the id is enough. --watch adds what it carries each second.",
+			examples: []string{"session inspect 3fa2c1d0", "session inspect 3fa2c1d0 --watch=1s"},
 		},
 		{
 			name: "session close", usage: "ID", one: c.sessionClose, takes: aSession, flags: []string{"reason"}, about: "end a session",
 			examples: []string{"session close 3fa2c1d0 --reason 'maintenance'"},
 		},
 		{
-			name: "lease list", all: c.leaseList, about: "the leases of the network service, which it has started", flags: append([]string{"network"}, listFlags...),
+			name: "lease list", all: c.onNetwork(c.leaseList), about: "the leases of the network service, which it has started", flags: append([]string{"network"}, listFlags...),
 			columns: console.LeaseListing.Names(), examples: []string{"lease list --network default", "lease list --columns hostname,addresses --no-legend"},
 		},
 		{
-			name: "lease inspect", usage: "ID|ADDRESS|HOSTNAME", one: c.leaseInspect, takes: aLease, flags: []string{"network"},
+			name: "lease inspect", usage: "ID|ADDRESS|HOSTNAME", one: c.onNetworkOne(c.leaseInspect), takes: aLease, flags: []string{"network"},
 			about:    "one lease, and what it hangs on",
 			examples: []string{"lease inspect web --network lab", "lease inspect 10.88.0.2"},
 		},
 		{
-			name: "lease release", usage: "ID|ADDRESS|HOSTNAME", one: c.leaseRelease, takes: aLease, flags: []string{"network"},
+			name: "lease release", usage: "ID|ADDRESS|HOSTNAME", one: c.onNetworkOne(c.leaseRelease), takes: aLease, flags: []string{"network"},
 			about: "release a lease that no session holds, although something lives that keeps it",
 			more: "Its addresses are given out again at once: make sure that nobody uses them. One that is held is released by its session alone:\n" +
 				"'session close' ends that.",
 			examples: []string{"lease release 46f143cea281c473"},
 		},
 		{
-			name: "lease watch", all: c.leaseWatch, flags: []string{"network"}, about: "the leases, and then what happens to them, until ^C",
+			name: "lease watch", all: c.onNetwork(c.leaseWatch), flags: []string{"network"}, about: "the leases, and then what happens to them, until ^C",
 			more:     "A line 'dropped' says how many changes there was no time for; the list comes anew behind it.",
 			examples: []string{"lease watch", "lease watch --network lab --json"},
 		},
 		{
-			name: "network list", all: c.networkList, about: "the networks and how full they are; it has the network service started", flags: listFlags,
+			name: "network list", all: c.onNetwork(c.networkList), about: "the networks and how full they are; it has the network service started", flags: listFlags,
 			columns: networkListing.Names(), examples: []string{"network list", "network list --sort free --limit 3"},
 		},
 		{
-			name: "network inspect", usage: "NAME", one: c.networkInspect, takes: aNetwork, about: "one network: what its hosts are told, and how full it is",
+			name: "network inspect", usage: "NAME", one: c.onNetworkOne(c.networkInspect), takes: aNetwork, about: "one network: what its hosts are told, and how full it is",
 			examples: []string{"network inspect default"},
 		},
 		{
-			name: "network reload", all: c.networkReload, about: "have the network service read its networks again",
+			name: "network reload", all: c.onNetwork(c.networkReload), about: "have the network service read its networks again",
 			more:     "A change that would leave a lease without its address is refused as a whole. 'service reload' does this, too.",
 			examples: []string{"network reload"},
 		},
@@ -176,7 +174,9 @@ func (c *command) verbs() []verb {
 			name: "monitor", all: c.monitor, flags: []string{"since", "filter"}, about: "what happens in the broker, as it happens, until ^C",
 			more: "The broker keeps the last 10,000 events. --since goes back: by a time, as 5m, or to behind the event of that number; 0 is all that is kept.\n" +
 				"--filter wants some kinds only: " + strings.Join(broker.EventKinds(), ", ") + ",\n" +
-				"or the word that some begin with, as session. A line 'dropped' says how many events there was no time for.",
+				strings.Join(leaseKinds(), ", ") + ",\n" +
+				"or the word that some begin with, as session. A line 'dropped' says how many events there was no time for. What happens to leases is told\n" +
+				"while the network service runs, which is not started for that. It keeps what was only while somebody watches.",
 			examples: []string{"monitor", "monitor --since 5m --filter session_closed,denied", "monitor --since 0 --json"},
 		},
 		{
@@ -200,144 +200,4 @@ func (c *command) verbs() []verb {
 		{name: "version", all: c.version, about: "the version of this program", examples: []string{"version"}},
 		{name: "help", usage: "[COMMAND]", words: c.help, about: "what a command does, and its flags; as COMMAND --help", examples: []string{"help session list", "help service"}},
 	})
-}
-
-// find returns the command that the words begin with, and the rest of them.
-func (c *command) find(words []string) (v verb, rest []string, err error) {
-	verbs := c.verbs()
-	for n := 1; n <= min(2, len(words)); n++ {
-		name := strings.Join(words[:n], " ")
-		if i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name }); i >= 0 {
-			return verbs[i], words[n:], nil
-		}
-	}
-	return verb{}, nil, unknown(strings.Join(words[:min(2, len(words))], " "), names(verbs))
-}
-
-// names returns the names of commands, by name.
-func names(verbs []verb) (list []string) {
-	for _, v := range verbs {
-		list = append(list, v.name)
-	}
-	slices.Sort(list)
-	return list
-}
-
-// do dispatches the words.
-func (c *command) do(words []string, flags *pflag.FlagSet) error {
-	v, rest, err := c.find(words)
-	if err == nil {
-		err = ownFlags(v, c.verbs(), flags)
-	}
-	if err == nil {
-		err = c.check(v, flags)
-	}
-	if err != nil {
-		return err
-	}
-	run, err := v.run(rest)
-	if err != nil {
-		return err
-	}
-	if v.patience > 0 && !c.timed {
-		c.timeout = v.patience
-	}
-	once := func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, c.timeout)
-		defer cancel()
-		return run(ctx)
-	}
-	if c.watch > 0 {
-		return c.watched(v.name, once)
-	}
-	return once(context.Background())
-}
-
-// run returns what the command does with its operands.
-func (v verb) run(operands []string) (func(context.Context) error, error) {
-	switch {
-	case v.words != nil:
-		return func(ctx context.Context) error { return v.words(ctx, operands) }, nil
-	case v.all != nil && len(operands) == 0:
-		return v.all, nil
-	case v.one != nil && len(operands) == 1:
-		return func(ctx context.Context) error { return v.one(ctx, operands[0]) }, nil
-	case v.one != nil:
-		return nil, usageError{fmt.Sprintf("%s takes %s", v.name, v.takes)}
-	}
-	return nil, usageError{fmt.Sprintf("unexpected %q", operands[0])}
-}
-
-// check checks the flags of a list.
-func (c *command) check(v verb, flags *pflag.FlagSet) error {
-	if flags.Changed("watch") && c.watch < shortestWatch {
-		return usageError{fmt.Sprintf("--watch %v: want %v or more", c.watch, shortestWatch)}
-	}
-	if v.columns == nil {
-		return nil
-	}
-	if c.json && (c.view.NoLegend || len(c.view.Columns) > 0) {
-		return usageError{"--no-legend and --columns are for tables, and --json prints every field: give one of them"}
-	}
-	if err := cli.CheckView(c.view, v.columns); err != nil {
-		return usageError{v.name + ": " + err.Error()}
-	}
-	return nil
-}
-
-// unknown says that there is no such command, and which may be meant: those with this verb, if it stands alone, else those of the noun that is spelled alike.
-func unknown(name string, commands []string) error {
-	first, second, _ := strings.Cut(name, " ")
-	var meant, nouns []string
-	verbs := map[string][]string{} // by noun
-	for _, c := range commands {
-		noun, verb, _ := strings.Cut(c, " ")
-		if verb == first {
-			meant = append(meant, c)
-		}
-		if verbs[noun] == nil {
-			nouns = append(nouns, noun)
-		}
-		verbs[noun] = append(verbs[noun], verb)
-	}
-	if near := nearest.Of(first, nouns); len(meant) == 0 && len(near) > 0 {
-		noun := near[0]
-		likely := nearest.Of(second, verbs[noun])
-		if len(likely) == 0 {
-			likely = verbs[noun]
-		}
-		for _, verb := range likely {
-			meant = append(meant, strings.TrimSpace(noun+" "+verb))
-		}
-	}
-	text := fmt.Sprintf("unknown command %q", name)
-	if len(meant) > 0 {
-		text += ": is it " + either(meant) + "?"
-	}
-	return usageError{text}
-}
-
-// either joins what can be chosen from.
-func either(words []string) string {
-	if last := len(words) - 1; last > 0 {
-		return strings.Join(words[:last], ", ") + " or " + words[last]
-	}
-	return strings.Join(words, "")
-}
-
-// ownFlags refuses the flags of other commands.
-func ownFlags(v verb, verbs []verb, flags *pflag.FlagSet) error {
-	owners := map[string][]string{}
-	for _, owner := range verbs {
-		for _, flag := range owner.flags {
-			owners[flag] = append(owners[flag], owner.name)
-		}
-	}
-	var err error
-	flags.Visit(func(f *pflag.Flag) {
-		if of := owners[f.Name]; len(of) > 0 && !slices.Contains(v.flags, f.Name) && err == nil {
-			err = usageError{fmt.Sprintf("--%s is a flag of %s and not of %s", f.Name, either(of), v.name)}
-		}
-	})
-	return err
 }

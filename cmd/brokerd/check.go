@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -117,9 +118,20 @@ func report(folders, files []string, services []servicefile.Service, problems []
 	}
 	if len(folders) > 0 {
 		verdict += ", in services.d of " + wire.Printable(strings.Join(folders, " and "), 1024)
+		if none := without(folders); len(none) > 0 {
+			verdict += "; there is none in " + wire.Printable(strings.Join(none, " and "), 1024)
+		}
 	}
 	fmt.Println(verdict)
 	return code
+}
+
+// without returns those of folders that have no services.d.
+func without(folders []string) []string {
+	return slices.DeleteFunc(slices.Clone(folders), func(folder string) bool {
+		_, err := os.Stat(filepath.Join(folder, "services.d"))
+		return !errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // doubt returns what may be wrong with a program; nil: nothing.

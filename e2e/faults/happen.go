@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	leases "github.com/fairlead-dev/fairlead/services/network"
@@ -210,11 +211,11 @@ func (m *machine) command(f Fault) {
 // closeOne closes a session of a service of the workers. One that holds a lease would free an address whose user has not been told yet.
 func (m *machine) closeOne(ctx context.Context, s *client.Session, f Fault) error {
 	name, _ := rank(Services, f.Size)
-	page, err := client.Call[broker.Sessions](ctx, s, broker.MethodSessions, broker.SessionsRequest{Endpoint: name})
+	list, err := brokertest.Sessions(ctx, s, broker.SessionsRequest{Endpoint: name})
 	if err != nil {
 		return err
 	}
-	one, ok := rank(page.Sessions, f.Rank)
+	one, ok := rank(list, f.Rank)
 	if !ok {
 		return wire.NotFound
 	}

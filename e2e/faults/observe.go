@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/client"
 	leases "github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -61,7 +62,7 @@ func (m *machine) observe(ctx context.Context, e eyes, held []holding, counted b
 	}
 	delete(o.Networks, 0)
 	var err error
-	if o.Sessions, err = sessions(ctx, e[broker.Endpoint]); err != nil {
+	if o.Sessions, err = brokertest.Sessions(ctx, e[broker.Endpoint], broker.SessionsRequest{}); err != nil {
 		return nil, err
 	}
 	if o.Leases, err = leases.List(ctx, e[leases.Endpoint], leases.ListRequest{}); err != nil {
@@ -83,17 +84,6 @@ func (m *machine) observe(ctx context.Context, e eyes, held []holding, counted b
 		err = m.count(ctx, e, o)
 	}
 	return o, err
-}
-
-// sessions returns all that are open.
-func sessions(ctx context.Context, s *client.Session) (all []broker.Session, err error) {
-	for r := (broker.SessionsRequest{}); ; {
-		page, err := client.Call[broker.Sessions](ctx, s, broker.MethodSessions, r)
-		if all = append(all, page.Sessions...); err != nil || page.Next == "" {
-			return all, err
-		}
-		r.After = page.Next
-	}
 }
 
 // count counts what is open and runs.

@@ -35,6 +35,31 @@ type View struct {
 	Color    bool // for a terminal
 }
 
+// Lift returns the Listing of rows that have one of l's rows each.
+func Lift[T, U any](l Listing[T], row func(U) T) Listing[U] {
+	lifted := Listing[U]{Thing: l.Thing}
+	for _, c := range l.Columns {
+		column := Column[U]{Name: c.Name, Cell: func(u U) string { return c.Cell(row(u)) }}
+		if c.Order != nil {
+			column.Order = func(a, b U) int { return c.Order(row(a), row(b)) }
+		}
+		if c.Tone != nil {
+			column.Tone = func(u U) Tone { return c.Tone(row(u)) }
+		}
+		lifted.Columns = append(lifted.Columns, column)
+	}
+	if l.Totals != nil {
+		lifted.Totals = func(all []U) string {
+			rows := make([]T, len(all))
+			for i, u := range all {
+				rows[i] = row(u)
+			}
+			return l.Totals(rows)
+		}
+	}
+	return lifted
+}
+
 // Names returns the columns' names.
 func (l Listing[T]) Names() (names []string) {
 	for _, c := range l.Columns {

@@ -88,3 +88,21 @@ func TestWhatOthersWroteCannotSteerATerminalOrBreakATable(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+func TestALiftedListingShowsItsRowsAsTheOther(t *testing.T) {
+	type crate struct {
+		fruit
+		from string
+	}
+	l := cli.Lift(fruits, func(c crate) fruit { return c.fruit })
+	l.Columns = append(l.Columns, cli.Column[crate]{Name: "FROM", Cell: func(c crate) string { return c.from }})
+	var b strings.Builder
+	view := cli.View{Sort: "in_stock", Reverse: true, Limit: 1, Color: true, Columns: []string{"name", "from"}}
+	if err := l.Print(&b, view, []crate{{fruit{"pear", 9}, "afar"}, {fruit{"apple", 10}, "here"}, {fruit{"plum", 0}, ""}}); err != nil || b.String() != "\x1b[1mNAME\x1b[0m   \x1b[1mFROM\x1b[0m\napple  here\n1 of 3 fruits: 19 in stock\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+	b.Reset()
+	if l.Print(&b, cli.View{NoLegend: true, Color: true, Columns: []string{"name"}}, []crate{{fruit{"plum", 0}, ""}}); b.String() != "\x1b[31mplum\x1b[0m\n" {
+		t.Errorf("%q", b.String())
+	}
+}

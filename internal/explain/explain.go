@@ -71,7 +71,7 @@ func Codes() []Code {
 		{
 			Code: wire.Interrupted, Means: "The service's side of the session was lost. Opening again may work.",
 			End:   "The service's side was lost: it crashed, was killed or stopped; by broker, an operator has closed the session.",
-			Cause: "A crash of the service, whose exit status the text has, or 'brokerctl session close'.",
+			Cause: "A crash of the service, or 'brokerctl session close'. The end of the session in 'brokerctl session list --state closed' has the exit status, where the broker has started the service.",
 			Do:    "Open the endpoint again, and send again what the service is to know: of a request that had left nobody knows whether it was done. 'brokerctl service why NAME' and 'brokerctl session list --end interrupted' say more.",
 		},
 		{

@@ -28,18 +28,21 @@ func New(path string) *File { return &File{Path: path, wrong: map[string]bool{}}
 // Parse takes a document apart. It returns false, and has noted why, where it is no TOML.
 func (f *File) Parse(document []byte) (values map[string]any, ok bool) {
 	if err := toml.Unmarshal(document, &values); err != nil {
-		f.noTOML(err)
+		f.noTOML(document, err)
 		return nil, false
 	}
 	f.lines = linesOf(document)
 	return values, true
 }
 
-// noTOML notes what go-toml says, which ends at the first.
-func (f *File) noTOML(err error) {
+// noTOML notes what is wrong with the line at which go-toml has ended, the first.
+func (f *File) noTOML(document []byte, err error) {
 	p := &Problem{File: f.Path, Rule: "no TOML: " + strings.TrimPrefix(TextOf(err), "toml: ")}
 	if e, ok := errors.AsType[*toml.DecodeError](err); ok {
 		p.Line, _ = e.Position()
+		if known := mistake(document, p.Line); known != "" {
+			p.Rule = "no TOML: " + known
+		}
 		var parts []string
 		for _, part := range e.Key()[:min(len(e.Key()), deepest)] {
 			parts = append(parts, ShowKey(part))

@@ -145,6 +145,7 @@ func (r *WitnessRequest) Validate() error {
 // A ListRequest asks for the leases of one network, or of all if Network is empty. They come in pages, in the order of their ids.
 type ListRequest struct {
 	Network string `msgpack:"n,omitempty"`
+	Session string `msgpack:"s,omitempty"` // only those that this session holds, or has held; empty: those of all
 	After   string `msgpack:"a,omitempty"` // the Next of the page before; List sets it
 }
 
@@ -152,6 +153,11 @@ type ListRequest struct {
 func (r *ListRequest) Validate() error {
 	if r.After != "" {
 		if err := CheckLeaseID(r.After); err != nil {
+			return err
+		}
+	}
+	if r.Session != "" {
+		if err := wire.CheckID(r.Session); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // The kinds of changes.
 const (
 	ChangePresent   = "present"   // no change: a lease of the list that comes first
-	ChangeSynced    = "synced"    // no change: the list, and all that has changed up to Seq, is told
+	ChangeSynced    = "synced"    // no change: the list, or what is kept, and all that has changed up to Seq, is told
 	ChangeDropped   = "dropped"   // changes were forgotten before they could be sent: what was told counts for nothing, and a list follows
 	ChangeAllocated = "allocated" // a session holds it
 	ChangeReclaimed = "reclaimed" // it was orphaned, and a session holds it again
@@ -63,10 +63,19 @@ func (c *Change) Validate() error {
 // A WatchRequest asks for the leases of one network, or of all if Network is empty, and for what happens to them.
 type WatchRequest struct {
 	Network string `msgpack:"n,omitempty"`
+	// NoList asks for changes alone: those from Since on that are kept, then ChangeSynced, and then what comes. Changes are kept while somebody watches, the last 4096
+	// of them; the At of ChangeSynced is how far back that goes. Behind ChangeDropped no list follows. Since 0: none but what comes.
+	NoList bool      `msgpack:"l,omitempty"`
+	Since  wire.Time `msgpack:"s,omitempty"`
 }
 
 // Validate checks a WatchRequest that was received.
-func (r *WatchRequest) Validate() error { return checkNames("watch leases", r.Network, "") }
+func (r *WatchRequest) Validate() error {
+	if r.Since < 0 || r.Since != 0 && !r.NoList {
+		return wire.Errorf(wire.Malformed, "watch leases since %d: want a time, without a list", r.Since)
+	}
+	return checkNames("watch leases", r.Network, "")
+}
 
 // Watch tells the leases that request asks for and that the caller may see, and then every change, until ctx or the session ends or the loop is left.
 //

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -15,6 +16,8 @@ import (
 // A pending request has been given an id and is not yet answered. It holds its credit until the reply comes, whoever still waits for it.
 type pending struct {
 	load      load
+	method    string
+	until     time.Time   // the caller's; zero: no deadline
 	done      chan result // room for one
 	out       outgoing    // its frame
 	abandoned bool        // nobody waits any more; guarded by the session's mutex
@@ -99,7 +102,8 @@ func (s *Session) roundTrip(ctx context.Context, request wire.Request, files []*
 	if large {
 		request.Value, request.Length = nil, int64(len(value))
 	}
-	p.out.files = files
+	p.out.files, p.method = files, request.Method
+	p.until, _ = ctx.Deadline()
 	id, err := s.prepare(ctx, p, &request, large)
 	if err == nil {
 		err = p.out.request(wire.KindRequest, id, &request)

@@ -90,7 +90,7 @@ func (s *Session) creditLocked(m *Message) error {
 		if m.large {
 			s.bodies.slot(bodyKey{id: m.id}) // so that its withdrawal is known as one
 		}
-		s.serving[m.id] = &m.serving
+		s.serving[m.id] = m
 		s.answering++
 		s.asked = s.asked.plus(m.load)
 		if !m.flush {

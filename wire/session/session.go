@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
-	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // closeWait bounds how long a closed session waits for its peer to have read all.
@@ -106,7 +105,7 @@ type Session struct {
 	idle        chan struct{}
 	nextID      uint32
 	pending     map[uint32]*pending // requests that left here and are not yet answered
-	serving     map[uint32]*serving // requests of the peer that are not yet answered
+	serving     map[uint32]*Message // requests of the peer that are not yet answered
 	large       map[string]int      // how long the last reply was of methods whose was large
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
@@ -197,7 +196,7 @@ func create(under net.Conn, c Config) *Session {
 		calls:   newCredit(c.Send.Calls, c.Send),
 		oneWay:  newCredit(c.Send.OneWay, c.Send.OfOneWay()),
 		pending: map[uint32]*pending{},
-		serving: map[uint32]*serving{},
+		serving: map[uint32]*Message{},
 		streams: map[*Stream]struct{}{},
 		turns:   make(chan struct{}, maxLargeReplies),
 
@@ -325,23 +324,4 @@ func (s *Session) notify(n wire.Notice) error {
 	}
 	s.out.pushNow(&outgoing{frame: f})
 	return nil
-}
-
-// Inspect returns what this side of the session looks like now.
-func (s *Session) Inspect() wire.Inspection {
-	own, peer, _ := socket.Inodes(s.conn) // 0 where the socket is gone
-	channel := wire.ChannelStream
-	if s.conf.Lane {
-		channel = wire.ChannelLane
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return wire.Inspection{
-		CallsMade: s.stats.callsMade.Load(), CallsServed: s.stats.callsIn.Load(),
-		CallsWaiting: len(s.pending), CallsServing: len(s.serving),
-		LateReplies: s.stats.late.Load(), Streams: len(s.streams),
-		Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
-		Facts: maps.Clone(s.facts), PeerFacts: maps.Clone(s.peerFacts),
-		Channel: channel, Socket: own, PeerSocket: peer,
-	}
 }

@@ -40,6 +40,7 @@ type Stream struct {
 	s      *Session
 	flow   *flow
 	method string
+	since  time.Time
 	served bool            // the peer has opened it
 	value  wire.Raw        // that the peer has opened it with
 	live   context.Context // ends when the stream is closed here, when the peer lets go of it, and with the session
@@ -120,7 +121,7 @@ func (s *Session) beginStream(ctx context.Context, first wire.Stream) (*Stream, 
 }
 
 func (s *Session) newStream(y *flow, r *bufio.Reader, method string) *Stream {
-	st := &Stream{s: s, flow: y, r: r, method: method, turn: make(chan struct{}, 1), writer: make(chan struct{}, 1)}
+	st := &Stream{s: s, flow: y, r: r, method: method, since: time.Now(), turn: make(chan struct{}, 1), writer: make(chan struct{}, 1)}
 	st.live, st.cancel = context.WithCancelCause(s.ctx)
 	st.ctx = st.live
 	s.mu.Lock()

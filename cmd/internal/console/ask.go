@@ -18,23 +18,28 @@ func Ask[Reply any](ctx context.Context, options client.Options, method string, 
 	return client.Call[Reply](ctx, s, method, request)
 }
 
-// Sessions returns the broker's sessions that the request is for, all pages of them.
+// Sessions returns the broker's sessions that the request is for, in the order they were opened.
 func Sessions(ctx context.Context, options client.Options, request broker.SessionsRequest) ([]broker.Session, error) {
 	s, err := client.Dial(ctx, broker.Endpoint, options)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	var all []broker.Session
-	for {
-		page, err := client.Call[broker.Sessions](ctx, s, broker.MethodSessions, request)
+	return SessionsOn(ctx, s, request)
+}
+
+// SessionsOn is Sessions on a session with the broker.
+func SessionsOn(ctx context.Context, s *client.Session, request broker.SessionsRequest) (all []broker.Session, err error) {
+	parts, err := client.OpenStreaming[broker.Sessions, struct{}](ctx, s, broker.MethodSessions, request)
+	if err != nil {
+		return nil, err
+	}
+	defer parts.Close()
+	for part, err := range parts.All() {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, page.Sessions...)
-		if page.Next == "" {
-			return all, nil
-		}
-		request.After = page.Next
+		all = append(all, part.Sessions...)
 	}
+	return all, nil
 }

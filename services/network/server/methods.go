@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-dev/fairlead/internal/nearest"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -143,7 +144,7 @@ func (s *Server) list(ctx context.Context, r network.ListRequest) (network.Lease
 		return network.LeasePage{}, err
 	}
 	leases := s.all(func(l *lease) bool {
-		return l.id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name)
+		return l.id > r.After && l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name) && (r.Session == "" || r.Session == l.session)
 	})
 	slices.SortFunc(leases, func(a, b *lease) int { return strings.Compare(a.id, b.id) })
 	return s.page(leases), nil
@@ -238,6 +239,9 @@ func (s *Server) checkNetwork(name string) (err error) {
 // unknownNetwork says which networks there are instead.
 func unknownNetwork(name string, there map[string]*segment) error {
 	names := slices.Sorted(maps.Keys(there))
+	if meant := nearest.Question(name, names); meant != "" {
+		return wire.Errorf(wire.NotFound, "no network %s%s", name, meant)
+	}
 	return wire.Errorf(wire.NotFound, "no network %s: there is %s", name, strings.Join(names[:min(len(names), maxNamed)], ", "))
 }
 

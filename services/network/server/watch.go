@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -21,6 +22,7 @@ const (
 // forgotten meanwhile. Changes are kept only while somebody watches. The Server's mutex guards it.
 type feed struct {
 	watchers int
+	begun    time.Time         // since when changes are kept, while somebody watches
 	last     int64             // number of the last change
 	first    int64             // number of the first one that was kept since somebody watches
 	ring     []*network.Change // change n is at n % keptChanges; what is in it does not change
@@ -30,7 +32,7 @@ type feed struct {
 // join begins to keep changes for one more, and leave ends that.
 func (f *feed) join() {
 	if f.watchers++; f.watchers == 1 {
-		f.ring, f.first = make([]*network.Change, keptChanges), f.last+1
+		f.ring, f.first, f.begun = make([]*network.Change, keptChanges), f.last+1, time.Now()
 	}
 }
 
@@ -49,6 +51,19 @@ func (f *feed) add(c *network.Change) {
 		close(f.waiting)
 		f.waiting = nil
 	}
+}
+
+// since returns the number of the first change from a time on, of those that are kept, and how far back these go. Without a time it is that of what comes.
+func (f *feed) since(t wire.Time) (next int64, reach wire.Time) {
+	oldest, reach := f.first, wire.At(f.begun)
+	if kept := f.last - keptChanges + 1; kept > oldest {
+		oldest, reach = kept, f.ring[kept%keptChanges].At
+	}
+	next = f.last + 1
+	for t != 0 && next > oldest && f.ring[(next-1)%keptChanges].At >= t {
+		next--
+	}
+	return next, reach
 }
 
 // take returns the changes from a number on, some at a time, or how many of them are forgotten. Where there is none yet, it returns a channel that is closed when
@@ -137,15 +152,34 @@ func (s *Server) watchLeases(ctx context.Context, r network.WatchRequest, out *s
 		s.feed.leave()
 		s.mu.Unlock()
 	}()
+	if r.NoList {
+		return s.sendKept(ctx, r, out)
+	}
 	for {
 		next, until, err := s.sendList(ctx, r, out)
 		if err != nil {
 			return err
 		}
-		if err := s.sendChanges(ctx, r, out, next, until); err != nil {
+		if _, err := s.sendChanges(ctx, r, out, next, until, 0); err != nil {
 			return err
 		}
 	}
+}
+
+// sendKept sends the changes that are kept since a time, says how far back that goes, and sends what changes.
+func (s *Server) sendKept(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change]) (err error) {
+	s.mu.Lock()
+	if r.Network != "" {
+		_, err = s.segmentLocked(r.Network)
+	}
+	next, reach := s.feed.since(r.Since)
+	until := s.feed.last
+	s.mu.Unlock()
+	for err == nil {
+		next, err = s.sendChanges(ctx, r, out, next, until, reach)
+		until, reach = next-1, 0
+	}
+	return err
 }
 
 // sendList sends the leases that there are. Next is the number of the first change that may not be in the list, and until that of the last which may be in it.
@@ -182,20 +216,22 @@ func (s *Server) sendList(ctx context.Context, r network.WatchRequest, out *serv
 	return next, until, err
 }
 
-// sendChanges sends what has changed and then what changes, until some of it is forgotten. When all up to a number is told, it says so.
-func (s *Server) sendChanges(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change], next, until int64) error {
+// sendChanges sends what has changed and then what changes, until some of it is forgotten, and returns the number of what is not. When all up to a number is told, it
+// says so, with a time that is that moment's unless one is given.
+func (s *Server) sendChanges(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change], next, until int64, at wire.Time) (int64, error) {
 	for synced := false; ; {
 		if !synced && next > until {
 			synced = true
-			if err := out.Send(network.Change{Seq: next - 1, At: wire.At(time.Now()), Kind: network.ChangeSynced}); err != nil {
-				return err
+			if err := out.Send(network.Change{Seq: next - 1, At: cmp.Or(at, wire.At(time.Now())), Kind: network.ChangeSynced}); err != nil {
+				return next, err
 			}
 		}
 		s.mu.Lock()
 		batch, missed, some := s.feed.take(next)
 		s.mu.Unlock()
 		if missed > 0 {
-			return out.Send(network.Change{Seq: next + missed - 1, At: wire.At(time.Now()), Kind: network.ChangeDropped, Dropped: missed})
+			next += missed
+			return next, out.Send(network.Change{Seq: next - 1, At: wire.At(time.Now()), Kind: network.ChangeDropped, Dropped: missed})
 		}
 		for _, c := range batch {
 			next = c.Seq + 1
@@ -203,7 +239,7 @@ func (s *Server) sendChanges(ctx context.Context, r network.WatchRequest, out *s
 				continue
 			}
 			if err := out.Send(*c); err != nil {
-				return err
+				return next, err
 			}
 		}
 		if some == nil {
@@ -212,7 +248,7 @@ func (s *Server) sendChanges(ctx context.Context, r network.WatchRequest, out *s
 		select {
 		case <-some:
 		case <-ctx.Done():
-			return ctx.Err()
+			return next, ctx.Err()
 		}
 	}
 }

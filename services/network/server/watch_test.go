@@ -209,6 +209,9 @@ func TestAWatcherWhoStopsReadingDelaysNobodyAndIsToldWhatItMisses(t *testing.T) 
 	if m.dropped == 0 {
 		t.Error("it is not told that changes are missing")
 	}
+	if told, reach := changes(t, s.path, network.WatchRequest{Since: 1}); len(told) != 4096 || !reach.Equal(told[0].At.Time()) {
+		t.Errorf("of all that %d are kept, since %v", len(told), reach)
+	}
 }
 
 func TestAWatcherIsToldWhatBecomesOfALeaseAndWhy(t *testing.T) {
@@ -325,5 +328,77 @@ func TestTheNetworksAreReadAnewWhenAnOperatorSaysSo(t *testing.T) {
 	none := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
 	if _, err := network.Reload(within(t, patience), open(t, none.path)); !errors.Is(err, wire.Unsupported) {
 		t.Errorf("nothing to read: %v", err)
+	}
+}
+
+// changes is what a watcher is told who wants no list, up to what is kept, and how far back that goes.
+func changes(t *testing.T, path string, r network.WatchRequest) (told []network.Change, reach time.Time) {
+	t.Helper()
+	r.NoList = true
+	for c, err := range network.Watch(within(t, patience), open(t, path), r) {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case c.Kind == network.ChangeSynced:
+			return told, c.At.Time()
+		}
+		told = append(told, c)
+	}
+	t.Fatal("the watch has ended")
+	return nil, reach
+}
+
+func TestWhoWantsNoListIsToldTheChangesThatAreKept(t *testing.T) {
+	leavesNothing(t)
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/16", "other=10.8.0.0/24")})
+	c := open(t, s.path)
+	before := time.Now()
+	allocate(t, c, network.Request{Hostname: "before"})
+	if told, reach := changes(t, s.path, network.WatchRequest{Since: 1}); len(told) != 0 || reach.Before(before) {
+		t.Errorf("while nobody watches, %d changes are kept since %v", len(told), reach)
+	}
+	m := mirrored(t, open(t, s.path), network.WatchRequest{}, func() {})
+	m.shows(list(t, c))
+	began := time.Now()
+	first := allocate(t, c, network.Request{Hostname: "first"})
+	release(t, first)
+	allocate(t, c, network.Request{Network: "other"})
+	m.shows(list(t, c))
+	told, reach := changes(t, s.path, network.WatchRequest{Since: 1})
+	if reach.After(began) || len(told) != 3 || told[0].Kind != network.ChangeAllocated || told[0].Lease.Hostname != "first" || told[1].Kind != network.ChangeReleased {
+		t.Errorf("beside a watcher %+v is kept since %v", told, reach)
+	}
+	if some, _ := changes(t, s.path, network.WatchRequest{Since: told[1].At}); len(some) != 2 || some[0].Seq != told[1].Seq {
+		t.Errorf("since change %d is told %+v", told[1].Seq, some)
+	}
+	if some, _ := changes(t, s.path, network.WatchRequest{Since: 1, Network: "other"}); len(some) != 1 || some[0].Lease.Network != "other" {
+		t.Errorf("of one network is told %+v", some)
+	}
+	if some, _ := changes(t, s.path, network.WatchRequest{}); len(some) != 0 {
+		t.Errorf("who asks for no time is told %+v", some)
+	}
+	for r, code := range map[network.WatchRequest]wire.Code{
+		{Since: 1}: wire.Malformed, {Since: -1, NoList: true}: wire.Malformed, {Network: "none", NoList: true}: wire.NotFound,
+	} {
+		for _, err := range network.Watch(within(t, patience), c, r) {
+			if !errors.Is(err, code) {
+				t.Errorf("%+v: %v, want %s", r, err, code)
+			}
+		}
+	}
+}
+
+func TestTheLeasesOfOneSessionAreListedAlone(t *testing.T) {
+	leavesNothing(t)
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
+	a, b := open(t, s.path), open(t, s.path)
+	mine := allocate(t, a, network.Request{Hostname: "mine"})
+	allocate(t, b, network.Request{Hostname: "theirs"})
+	got, err := network.List(within(t, patience), b, network.ListRequest{Session: s.session(0).ID()})
+	if err != nil || len(got) != 1 || got[0].ID != mine.ID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := network.List(within(t, patience), b, network.ListRequest{Session: "x"}); !errors.Is(err, wire.Malformed) {
+		t.Errorf("a session that is none: %v", err)
 	}
 }

@@ -1,0 +1,66 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// stranger answers every connection at a socket with a text, and then reads what comes.
+func stranger(t *testing.T, answer string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(c, answer)
+			io.Copy(io.Discard, c) // until who dialed lets go
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return path
+}
+
+func TestWhatListensAndIsNoBrokerIsToldAtOnce(t *testing.T) {
+	for name, answer := range map[string]string{
+		"another protocol":     "220 mail.example.com ESMTP\r\n",
+		"another version":      "\x02\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+		"no answer to an open": "\x01\x22\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+	} {
+		path := stranger(t, answer)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, err := client.Dial(ctx, "com.example.test", client.Options{Socket: path}) // although it would wait for a broker
+		cancel()
+		if e, ok := errors.AsType[*client.StrangerError](err); !ok || e.Path != path || !errors.Is(err, wire.Unsupported) && !errors.Is(err, wire.Malformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWhoDoesNotAnswerIsNamedWhenTheTimeIsOver(t *testing.T) {
+	path := stranger(t, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := client.Dial(ctx, "com.example.test", client.Options{Socket: path})
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, wire.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer from the broker at "+path+" in time") {
+		t.Errorf("%v", err)
+	}
+}
