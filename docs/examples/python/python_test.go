@@ -449,10 +449,10 @@ print(end.code, end.origin, end.text)`)
 import fairlead
 with fairlead.connect("fairlead.broker", timeout=20) as b:
     print(b.call("status")["s"])
-    print([x["st"] for x in b.call("sessions", {"s": "all", "e": "`+endpoint+`"})["s"]])
+    print(b.call("inspect", {"s": "`+id[:8]+`"})["s"]["st"])
     print(b.call("close", {"s": "`+id[:8]+`", "t": "by Python"}, timeout=20)["x"])
     print(b.call("inspect", {"s": "`+id[:8]+`"})["s"]["st"])`)
-	want := s.socket + "\n['open']\n{'c': 'interrupted', 'o': 'broker', 't': 'by Python'}\nclosed"
+	want := s.socket + "\nopen\n{'c': 'interrupted', 'o': 'broker', 't': 'by Python'}\nclosed"
 	if got := p.end(0); got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
