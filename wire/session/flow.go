@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// unreadBound is how many bytes on all streams of a session may have come that nobody has read. It is 64 full windows of yamux: sixteen streams
-	// whose readers stand still use a quarter of it. yamux keeps them in buffers of up to twice that.
+	// unreadBound is how many bytes on all streams of a session may have come that nobody has read. It is 32 full windows of yamux: sixteen streams
+	// whose readers stand still use half of it. yamux keeps them in buffers of up to twice that.
 	unreadBound = 16 << 20
-	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it. yamux's buffers
-	// only grow.
+	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it, and shrinkAfter how long
+	// nothing has come then, at least, and at most twice that. yamux's buffers only grow; one that is given back while a stream flows is made anew at once.
 	shrinkAbove = 64 << 10
+	shrinkAfter = 50 * time.Millisecond
 )
 
 // A flow is a yamux stream and what the conn under it knows: how much has come that nobody has read, and whether the peer has let go.
@@ -31,7 +32,8 @@ type flow struct {
 
 	// The rest is guarded by the mutex of all.
 	unread    int
-	most      int // of unread, since the buffer was given back
+	most      int  // of unread, since the buffer was given back
+	rests     bool // nothing has come since shrinking was last looked at
 	gone      bool
 	released  bool
 	dropped   bool
@@ -51,6 +53,7 @@ type flows struct {
 	closed    bool
 	unclaimed int           // streams of the peer
 	settled   chan struct{} // closed when there are none; nil: nobody waits
+	shrinker  *time.Timer   // gives buffers back; nil: none is large
 }
 
 // settle returns a channel that is closed when all streams of the peer have been claimed, or the connection is closed.
@@ -117,11 +120,41 @@ func (a *flows) came(f *flow, n int) error {
 	}
 	f.unread += n
 	f.most = max(f.most, f.unread)
+	f.rests = false
 	a.unread += n
 	if a.unread > unreadBound {
 		return wire.Errorf(wire.OverQuota, "more than %d bytes on streams that nobody has read", unreadBound)
 	}
 	return nil
+}
+
+// shrinkLocked has shrink run soon, unless it will.
+func (a *flows) shrinkLocked() {
+	if a.shrinker == nil && !a.closed {
+		a.shrinker = time.AfterFunc(shrinkAfter, a.shrink)
+	}
+}
+
+// shrink gives the empty buffers back of streams on which nothing has come for a while.
+func (a *flows) shrink() {
+	var rested []*flow
+	a.mu.Lock()
+	a.shrinker = nil
+	for _, f := range a.byID {
+		switch {
+		case f.most <= shrinkAbove || f.unread > 0:
+		case f.rests:
+			f.most = 0
+			rested = append(rested, f)
+		default:
+			f.rests = true
+			a.shrinkLocked()
+		}
+	}
+	a.mu.Unlock()
+	for _, f := range rested {
+		f.Shrink()
+	}
 }
 
 // find returns the flow of an id, or nil.
@@ -255,9 +288,9 @@ func (f *flow) Read(b []byte) (int, error) {
 		f.unread -= n
 		a.unread -= n
 	}
-	shrink := f.unread == 0 && (f.most > shrinkAbove || f.released)
-	if shrink {
-		f.most = 0
+	shrink := f.unread == 0 && f.released
+	if f.unread == 0 && f.most > shrinkAbove {
+		a.shrinkLocked()
 	}
 	a.mu.Unlock()
 	if shrink {

@@ -16,7 +16,7 @@ const (
 	// readBuffer is how much is read from the socket at once while there are no streams.
 	readBuffer = 4 << 10
 	// streamBuffer is how much is read at once when there are.
-	streamBuffer = 32 << 10
+	streamBuffer = 64 << 10
 )
 
 // maxArrivals is how many arrivals may wait: that of a frame whose header was cut, and that of the next frame.
@@ -74,6 +74,7 @@ func (in *incoming) next() (arrived, error) {
 			return a, err
 		}
 	}
+	in.mux.come.settle()
 	for {
 		in.close()
 		if _, err := in.receive(in.buf); err != nil {
@@ -97,6 +98,7 @@ func (in *incoming) take() (a arrived, again bool, err error) {
 	if !in.lane && in.buf[in.r] == wire.Version {
 		return a, false, wire.Errorf(wire.Unsupported, "a frame on the socket itself, and this session has no lane")
 	}
+	in.mux.come.settle() // so that yamux has what came before
 	if a.Frame, err = in.frame(); err == nil {
 		err = in.claim(&a, begins)
 	}
@@ -155,7 +157,7 @@ func (in *incoming) passOn() error {
 		defer in.conn.flows.acknowledged(to)
 	}
 	if h.kind() != yamuxData || h.length() == 0 {
-		return in.mux.pass(h)
+		return in.mux.come.pass(h)
 	}
 	last := h.finish() // yamux would tell of the end before it has the data
 	for left := int(h.length()); left > 0; {
@@ -168,18 +170,17 @@ func (in *incoming) passOn() error {
 			return err
 		}
 		h.setLength(len(b))
-		if err := in.mux.pass(h); err != nil {
+		if err := in.mux.come.pass(h, b); err != nil {
 			return err
 		}
-		if err := in.mux.pass(b); err != nil {
-			return err
-		}
-		h.clear() // it has begun its stream
 		in.r += len(b)
-		left -= len(b)
+		if left -= len(b); left > 0 {
+			h = bytes.Clone(h)
+			h.clear() // it has begun its stream
+		}
 	}
 	if last != nil {
-		return in.mux.pass(last)
+		return in.mux.come.pass(last)
 	}
 	return nil
 }
@@ -227,6 +228,7 @@ func (in *incoming) body(n int) ([]byte, error) {
 func (in *incoming) fill(n int) error {
 	for in.w-in.r < n {
 		if in.r > 0 {
+			in.mux.come.settle()
 			in.w = copy(in.buf, in.buf[in.r:in.w])
 			in.r = 0
 		}
