@@ -18,23 +18,22 @@ import (
 // write does not keep yamux from reading what the peer has written before it went. Writers to streams wait for room in that queue first.
 type conn struct {
 	net.Conn
-	unix    *net.UnixConn // nil: Conn carries no descriptors
-	stats   *stats
-	flows   flows
-	in      incoming
-	turn    chan struct{} // of who writes; a frame that was begun is finished before it is given on
-	try     trier         // writes what the socket takes at once; who has the turn uses it; nil: Conn cannot
-	opening chan struct{} // of who may wait for yamux to open a stream
-	gone    chan struct{} // closed with the conn
-	batch   []byte        // of the lane, or what is left of a frame that was begun; only who has the turn uses it
-	parts   [][]byte      // what is tried to be written; likewise
+	unix  *net.UnixConn // nil: Conn carries no descriptors
+	stats *stats
+	flows flows
+	in    incoming
+	turn  chan struct{} // of who writes; a frame that was begun is finished before it is given on
+	try   trier         // writes what the socket takes at once; who has the turn uses it; nil: Conn cannot
+	gone  chan struct{} // closed with the conn
+	batch *buffer       // of the lane, or what is left of a frame that was begun; only who has the turn uses it; nil: none is
+	parts [][]byte      // what is tried to be written; likewise
 
 	mu       sync.Mutex
 	queue    []*packet // of yamux; only the first may be begun
 	queued   int       // bytes in it
 	full     bool      // writers wait
 	writers  int       // that were admitted and are inside yamux
-	room     chan struct{}
+	room     bell
 	flushing bool
 	finished bool // nothing more of yamux's is taken
 	broken   bool
@@ -45,8 +44,7 @@ type conn struct {
 // newConn returns a conn whose side is the session's opener or not.
 func newConn(under net.Conn, st *stats, opener bool) *conn {
 	c := &conn{
-		Conn: under, stats: st, turn: make(chan struct{}, 1), opening: make(chan struct{}, 1),
-		gone: make(chan struct{}), room: make(chan struct{}),
+		Conn: under, stats: st, turn: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	c.unix, _ = under.(*net.UnixConn)
 	c.try = newTrier(under)
@@ -103,11 +101,11 @@ func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
 	if !c.tryTurn() {
 		return false, false
 	}
-	c.batch = o.frame.Append(c.batch[:0])
-	c.parts = append(c.parts[:0], c.batch)
+	c.batch = frameBuffer(o.frame)
+	c.parts = append(c.parts[:0], c.batch.b)
 	n := c.write()
-	if n > 0 && n < len(c.batch) {
-		c.batch = append(c.batch[:0], c.batch[n:]...)
+	if n > 0 && n < len(c.batch.b) {
+		c.batch.b = append(c.batch.b[:0], c.batch.b[n:]...)
 		return false, true
 	}
 	c.letBatchGo()
@@ -115,11 +113,10 @@ func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
 	return n > 0, n > 0
 }
 
-// letBatchGo lets go of the memory of a long batch, which a session that is idle would keep.
+// letBatchGo lets go of the memory of a batch.
 func (c *conn) letBatchGo() {
-	if cap(c.batch) > maxChunk {
-		c.batch = nil
-	}
+	c.batch.giveBack()
+	c.batch = nil
 }
 
 // writeLane writes frames of the lane, as soon as it is their turn, which that of one that was begun still is. Only one goroutine calls it.
@@ -129,15 +126,19 @@ func (c *conn) writeLane(batch []*outgoing) error {
 		return net.ErrClosed
 	}
 	defer c.endTurn()
-	switch {
-	case len(first.files) > 0:
+	if len(first.files) > 0 {
 		return c.writeFiles(first)
-	case first.begun:
-		c.batch = appendFrames(c.batch, batch[1:])
-	default:
-		c.batch = appendFrames(c.batch[:0], batch)
 	}
-	n, err := c.Conn.Write(c.batch)
+	if first.begun {
+		batch = batch[1:]
+	} else {
+		c.batch = bufferFor(maxChunk / 2)
+		if len(batch) == 1 {
+			c.batch = bufferFor(len(first.frame.Body))
+		}
+	}
+	c.batch.b = appendFrames(c.batch.b, batch)
+	n, err := c.Conn.Write(c.batch.b)
 	c.stats.sent.Add(int64(n))
 	c.letBatchGo()
 	return err

@@ -172,8 +172,7 @@ func (c *conn) flushed(n int, err error) {
 // signalLocked tells writers that there is room, or that they have nothing to wait for.
 func (c *conn) signalLocked() {
 	c.full = false
-	close(c.room)
-	c.room = make(chan struct{})
+	c.room.ring()
 }
 
 func (c *conn) emptyLocked() {
@@ -208,7 +207,7 @@ func (c *conn) admit(ctx context.Context) (chunk int, err error) {
 			c.mu.Unlock()
 			return chunk, nil
 		}
-		room := c.room
+		room := c.room.wait()
 		c.mu.Unlock()
 		select {
 		case <-room:

@@ -41,6 +41,9 @@ func (b *bodies) slot(key bodyKey) chan largeBody {
 	ch, ok := b.slots[key]
 	if !ok && len(b.slots) < maxStreams*2 {
 		ch = make(chan largeBody, 1)
+		if b.slots == nil {
+			b.slots = map[bodyKey]chan largeBody{}
+		}
 		b.slots[key] = ch
 	}
 	return ch

@@ -50,7 +50,7 @@ func (m *mux) start() error {
 	if m.s.conf.Opener {
 		begin = yamux.Client
 	}
-	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log))
+	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log()))
 	if err == nil {
 		m.y = y
 		m.accepting = !m.s.conf.Lane || m.s.spawn(m.s.accept) // without a lane that begins behind the message channel
@@ -197,8 +197,9 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	if y.NumStreams()+int(opening) < acceptBacklog {
 		return y.OpenStream()
 	}
+	turn := s.semaphore(&s.openingTurn, 1)
 	select {
-	case c.opening <- struct{}{}:
+	case turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.done:
@@ -210,7 +211,7 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	}
 	opened := make(chan result)
 	spawned := s.spawn(func() {
-		defer func() { <-c.opening }()
+		defer func() { <-turn }()
 		stream, err := y.OpenStream()
 		select {
 		case opened <- result{stream, err}:

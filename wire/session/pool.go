@@ -35,14 +35,20 @@ func (b *buffer) giveBack() {
 // blocks are buffers of maxWrite, for what a stream writes.
 var blocks = sync.Pool{New: func() any { return &buffer{make([]byte, 0, maxWrite)} }}
 
+// bufferFor returns an empty buffer for some size bytes, which is the caller's until it gives it back.
+func bufferFor(size int) *buffer {
+	if size <= maxKept/2 {
+		return takeBuffer()
+	}
+	b := blocks.Get().(*buffer)
+	b.b = b.b[:0]
+	return b
+}
+
 // frameBuffer returns a frame in a buffer that is the caller's until it gives it back.
 func frameBuffer(f wire.Frame) *buffer {
-	pool := &buffers
-	if len(f.Body) > maxKept/2 {
-		pool = &blocks
-	}
-	b := pool.Get().(*buffer)
-	b.b = f.Append(b.b[:0])
+	b := bufferFor(len(f.Body))
+	b.b = f.Append(b.b)
 	return b
 }
 

@@ -124,6 +124,9 @@ func (s *Session) newStream(y *flow, r *bufio.Reader, method string) *Stream {
 	st.live, st.cancel = context.WithCancelCause(s.ctx)
 	st.ctx = st.live
 	s.mu.Lock()
+	if s.streams == nil {
+		s.streams = map[*Stream]struct{}{}
+	}
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
 	y.whenGone(st.letGo)
