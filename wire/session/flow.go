@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// unreadBound is how many bytes on all streams of a session may have come that nobody has read. It is 32 full windows of yamux: sixteen streams
-	// whose readers stand still use half of it. yamux keeps them in buffers of up to twice that.
+	// unreadBound is how many bytes on all streams of a session may have come that nobody has read. It is 42 full windows: sixteen streams
+	// whose readers stand still use less than half of it. yamux keeps them in buffers of up to four times that.
 	unreadBound = 16 << 20
 	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it, and shrinkAfter how long
 	// nothing has come then, at least, and at most twice that. yamux's buffers only grow; one that is given back while a stream flows is made anew at once.

@@ -32,7 +32,7 @@ func TestAPeerThatBreaksYamuxIsEndedWithTheReason(t *testing.T) {
 		"frames without yamux":          {wire.Unsupported, header(wire.Header{Kind: wire.KindRequest, ID: 1}), true},
 		"an unknown type":               {wire.Malformed, frame(4, 0, 0, 0), true},
 		"a stream twice":                {wire.Malformed, append(bytes.Clone(begin), begin...), true},
-		"more than a window at once":    {wire.Malformed, append(bytes.Clone(begin), frame(data, 0, 1, 512<<10+1)...), true},
+		"more than a window at once":    {wire.Malformed, append(bytes.Clone(begin), frame(data, 0, 1, 384<<10+1)...), true},
 		"more than a window":            {wire.Malformed, append(bytes.Clone(begin), bytes.Repeat(frame(data, syn, 3, 256<<10, make([]byte, 256<<10)...), 2)...), true},
 		"100,000 pings":                 {wire.OverQuota, bytes.Repeat(frame(ping, syn, 0, 1), 100_000), true},
 		"a reset of its channel":        {wire.Invalid, append(bytes.Clone(begin), frame(window, rst, 1, 0)...), true},

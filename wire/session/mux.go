@@ -257,9 +257,9 @@ func (s *Session) endedOr(err error) error {
 // acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
 const acceptBacklog = 256
 
-// maxWindow is how many bytes of a stream may be on their way to its reader, after yamuxWindow at first. yamux gives more when half of it has been read: twice
-// yamuxWindow is what keeps writer and reader going while each is woken up.
-const maxWindow = 2 * yamuxWindow
+// maxWindow is how many bytes of a stream may be on their way to its reader, after yamuxWindow at first. yamux gives more when half of it has been read: with
+// half as much again, writer and reader go on while each is woken up. With twice as much yamux's buffer for a reader that is slow was beyond 2 MiB.
+const maxWindow = yamuxWindow + yamuxWindow/2
 
 // yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that
 // the peer does not close stays: a reset would take from the peer what it has not yet read. streamsBound bounds their number.
