@@ -129,13 +129,13 @@ func (c *conn) writeLane(batch []*outgoing) error {
 	if len(first.files) > 0 {
 		return c.writeFiles(first)
 	}
-	if first.begun {
+	switch {
+	case first.begun:
 		batch = batch[1:]
-	} else {
+	case len(batch) == 1:
+		c.batch = bufferFor(len(first.frame.Body))
+	default:
 		c.batch = bufferFor(maxChunk / 2)
-		if len(batch) == 1 {
-			c.batch = bufferFor(len(first.frame.Body))
-		}
 	}
 	c.batch.b = appendFrames(c.batch.b, batch)
 	n, err := c.Conn.Write(c.batch.b)
