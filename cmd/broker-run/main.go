@@ -216,7 +216,8 @@ func (r *run) lease(witness *os.File, open *sessions, signals <-chan os.Signal) 
 	return leases, nil
 }
 
-// leaseOn opens a session and allocates on it. One that is lost before it has the lease is of no use and holds nothing, so it is done again on a new one.
+// leaseOn opens a session and allocates on it. One that is lost before it has the lease is of no use, and what was recorded for it goes with the next request: so it is
+// done again on a new one.
 func (r *run) leaseOn(ctx context.Context, name string, witness *os.File) (*client.Session, *network.Lease, error) {
 	for {
 		s, err := client.Dial(ctx, network.Endpoint, r.options(name))

@@ -103,7 +103,10 @@ type Route struct {
 // wire.Unavailable where addresses or the hostname are still kept from being given out, or the lease cannot be recorded, wire.Unsupported where the session was
 // opened in a pid namespace that the network service cannot see into, those of Lease.AddWitness for the witness, or those of Session.Call. The dead are never in
 // the way. A reclaim fails with wire.NotFound for a lease that is over or has never been, wire.Conflict for one that another session holds, naming that, or that
-// is no longer whole because the networks have changed, and wire.NotPermitted for a wrong secret or another uid than the holder had. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline. A failed Allocate holds nothing.
+// is no longer whole because the networks have changed, and wire.NotPermitted for a wrong secret or another uid than the holder had. What is about to be free is waited for until shortly before ctx ends, at most 10 s if it has no deadline.
+//
+// A failed Allocate holds nothing. Where the network service was lost before its reply, it may have recorded the lease: that is withdrawn with the next Allocate or
+// Reclaim of this process, on any session at the same broker, and again until one succeeds. The last MaxWithdraw such leases are remembered. Until then they are orphaned.
 func Allocate(ctx context.Context, session *client.Session, request Request) (*Lease, error) {
 	message := AllocateRequest{
 		Network: request.Network, Hostname: request.Hostname, Witness: request.Witness, Token: newToken(),
@@ -113,15 +116,19 @@ func Allocate(ctx context.Context, session *client.Session, request Request) (*L
 	if request.Reclaim != (Claim{}) {
 		message.Token = "" // a lease whose reply does not come in time stays the session's, and then its witnesses'
 	}
+	broker := brokerOf(session)
+	message.Withdraw = unseen.of(broker)
 	info, err := client.Call[LeaseInfo](ctx, session, MethodAllocate, message)
-	if err != nil {
-		// The service answers with a failure, or holds a lease whose reply did not come in time.
-		if e := wire.AsError(err); message.Token != "" && e.Sent && e.Origin != wire.Peer {
-			withdraw(ctx, session, message.Token)
-		}
-		return nil, explain(err)
+	if err == nil {
+		unseen.done(message.Withdraw)
+		return newLease(session, info), nil
 	}
-	return newLease(session, info), nil
+	// The service answers with a failure, or holds a lease whose reply did not come in time, or has recorded one and was lost before its reply.
+	if e := wire.AsError(err); message.Token != "" && e.Sent && (e.Origin != wire.Peer || session.Context().Err() != nil) {
+		unseen.add(unanswered{broker: broker, token: message.Token})
+		withdraw(ctx, session, message.Token)
+	}
+	return nil, explain(err)
 }
 
 // explain says what to do about a witness that the session cannot carry: nothing else is unsupported before it has left.
@@ -133,15 +140,6 @@ func explain(err error) error {
 	explained := *e
 	explained.Text += ": a witness is one, so unset FAIRLEAD_LANE for this process and for the network service"
 	return &explained
-}
-
-// withdraw tells the service that the caller has never got the lease that it asked for with this token. The session delivers it after the
-// call's cancel.
-func withdraw(ctx context.Context, session *client.Session, token string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawWait)
-	defer cancel()
-	// It fails only where the session has ended, or is stuck; with its end the lease goes too.
-	_ = session.Send(ctx, MethodWithdraw, Withdrawal{Token: token})
 }
 
 func texts(addrs []netip.Addr) []string {

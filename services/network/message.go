@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -46,6 +47,10 @@ const (
 	MaxSearch    = 16   // names in a network's search list
 	MaxRoutes    = 64   // routes of one network
 	MaxNetworks  = 1024 // networks of one service
+	MaxWithdraw  = 64   // earlier allocates that one AllocateRequest withdraws
+
+	minWithdraw = 16 // bytes of a token by which that is done: no two of a user's are the same by chance
+	maxToken    = 64 // bytes
 
 	secretSize = 32               // bytes of a lease's secret: 128 bits in hexadecimal
 	maxKept    = MaxWitnesses + 1 // what a lease may hang on: its former holder, too
@@ -56,7 +61,7 @@ type AllocateRequest struct {
 	Network  string   `msgpack:"n,omitempty"`
 	Hostname string   `msgpack:"h,omitempty"`
 	Witness  *os.File `msgpack:"w,omitempty"` // a pidfd or a network namespace; nil: none
-	Token    string   `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come in time
+	Token    string   `msgpack:"k,omitempty"` // names the lease to withdraw, if its reply does not come
 
 	Aliases   []string `msgpack:"l,omitempty"` // further hostnames
 	Addresses []string `msgpack:"a,omitempty"` // these and no others: at most one of each family, without a prefix length
@@ -65,12 +70,24 @@ type AllocateRequest struct {
 
 	Reclaim string `msgpack:"r,omitempty"` // the id of a lease to take back; then nothing of the above is asked for but perhaps a witness
 	Secret  string `msgpack:"f,omitempty"` // of that lease
+
+	// Withdraw are the tokens, of 16 bytes or more, of allocates whose replies did not come before their sessions ended. What the caller's uid has by them and no
+	// session holds is over, and recorded so, before the request is served.
+	Withdraw []string `msgpack:"o,omitempty"`
 }
 
 // Validate checks an AllocateRequest that was received.
 func (r *AllocateRequest) Validate() error {
-	if len(r.Token) > 64 {
-		return wire.Errorf(wire.Malformed, "allocate: token of %d bytes", len(r.Token))
+	if len(r.Token) > maxToken || !utf8.ValidString(r.Token) {
+		return wire.Errorf(wire.Malformed, "allocate: token of %d bytes: want UTF-8 of at most %d", len(r.Token), maxToken)
+	}
+	if len(r.Withdraw) > MaxWithdraw {
+		return wire.Errorf(wire.Malformed, "allocate: %d tokens to withdraw, limit %d", len(r.Withdraw), MaxWithdraw)
+	}
+	for _, token := range r.Withdraw {
+		if len(token) < minWithdraw || len(token) > maxToken {
+			return wire.Errorf(wire.Malformed, "allocate: a token to withdraw of %d bytes: want %d to %d", len(token), minWithdraw, maxToken)
+		}
 	}
 	if err := checkNames("allocate", r.Network, r.Hostname); err != nil {
 		return err
@@ -122,7 +139,7 @@ type Withdrawal struct {
 
 // Validate checks a Withdrawal that was received.
 func (w *Withdrawal) Validate() error {
-	if w.Token == "" || len(w.Token) > 64 {
+	if w.Token == "" || len(w.Token) > maxToken {
 		return wire.Errorf(wire.Malformed, "withdraw: token of %d bytes", len(w.Token))
 	}
 	return nil

@@ -19,15 +19,21 @@ const (
 )
 
 // allocate serves network.MethodAllocate.
-func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (network.LeaseInfo, error) {
-	if r.Reclaim != "" {
-		info, err := s.reclaim(ctx, r)
-		s.counters.reclaims.AddOutcome(err)
-		return info, err
-	}
+func (s *Server) allocate(ctx context.Context, r network.AllocateRequest) (info network.LeaseInfo, err error) {
 	began := time.Now()
-	info, err := s.lease(ctx, r)
-	s.counters.allocated(r.Network, err, time.Since(began))
+	switch err = s.withdrawUnanswered(ctx, r.Withdraw); {
+	case err != nil:
+		r.Witness.Close()
+	case r.Reclaim != "":
+		info, err = s.reclaim(ctx, r)
+	default:
+		info, err = s.lease(ctx, r)
+	}
+	if r.Reclaim != "" {
+		s.counters.reclaims.AddOutcome(err)
+	} else {
+		s.counters.allocated(r.Network, err, time.Since(began))
+	}
 	return info, err
 }
 

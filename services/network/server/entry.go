@@ -56,6 +56,7 @@ type entry struct {
 	Left        bool           `json:"left,omitempty"`       // as after a leave
 	Witnesses   []process.ID   `json:"witnesses,omitempty"`  // those that live
 	Proof       string         `json:"proof,omitempty"`      // the SHA-256 of the secret that its holder was told, in hexadecimal
+	Token       string         `json:"token,omitempty"`      // by which its holder may withdraw it
 	Cut         bool           `json:"cut,omitempty"`        // it has lost an address or a name, because the networks have changed
 	Spaces      []space        `json:"namespaces,omitempty"` // further witnesses
 	Process     process.ID     `json:"process,omitzero"`
@@ -137,8 +138,8 @@ func (e *entry) checkHold() error {
 	if _, err := net.ParseMAC(e.MAC); err != nil {
 		return err
 	}
-	if len(e.Addresses) == 0 || len(e.Addresses) > network.MaxAddresses || len(e.Session) > 64 || e.PID < 0 {
-		return fmt.Errorf("%d addresses, session of %d bytes, process %d", len(e.Addresses), len(e.Session), e.PID)
+	if len(e.Addresses) == 0 || len(e.Addresses) > network.MaxAddresses || len(e.Session) > 64 || len(e.Token) > 64 || e.PID < 0 {
+		return fmt.Errorf("%d addresses, session of %d bytes, token of %d bytes, process %d", len(e.Addresses), len(e.Session), len(e.Token), e.PID)
 	}
 	for _, a := range e.Addresses {
 		if !a.IsValid() {

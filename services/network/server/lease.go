@@ -24,7 +24,7 @@ import (
 // One that is orphaned because the service is stopped stays so, for the next instance to look at.
 type lease struct {
 	id        string
-	token     string // by which its caller may withdraw it; it may be empty
+	token     string // by which its caller may withdraw it; empty: none was given, or it was taken back
 	segment   *segment
 	hostname  string // empty: none
 	aliases   []string
@@ -194,7 +194,7 @@ func (l *lease) reply(secret, socket string) network.LeaseInfo {
 func (l *lease) entry() entry {
 	e := entry{
 		Kind: entryHold, Lease: l.id, Network: l.segment.Name, Hostname: l.hostname, Aliases: l.aliases, Addresses: slices.Clone(l.addresses),
-		MAC: l.mac, MACGiven: l.macGiven,
+		MAC: l.mac, MACGiven: l.macGiven, Token: l.token,
 		Proof: l.proof, Cut: l.cut, AllocatedAt: l.at.UnixNano(), Session: l.session, PID: l.client.PID, UID: l.client.UID, Holder: l.former, Left: l.state == dying,
 	}
 	for _, k := range l.keepers {

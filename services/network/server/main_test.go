@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/services/network/server"
@@ -271,13 +272,15 @@ func starvedMain(path, stateDir, suspect string) {
 
 // An order is what a holder is told to do.
 type order struct {
-	Do       string // allocate, linger, hand, list, lookup, release, witness
+	Do       string // allocate, ask, linger, hand, list, lookup, release, witness
 	Hostname string
 	Lease    string
 	Witness  int    // the number of a process, as the holder knows it; 0: none
 	Space    string // the path of a network namespace that is the witness; empty: none
 	Flags    int    // for clone, with linger
 	Within   time.Duration
+	Token    string   // for ask, which allocates by hand
+	Withdraw []string // likewise
 }
 
 // An answer is what came of it.
@@ -333,6 +336,11 @@ func obey(o order, s *session.Session, conn *net.UnixConn) (a answer) {
 			return a
 		}
 		a.Lease, a.Secret, a.Address = l.ID, l.Claim().Secret, l.Addresses[0]
+	case "ask":
+		ctx, cancel := context.WithTimeout(context.Background(), o.Within)
+		defer cancel()
+		info, err := client.Call[network.LeaseInfo](ctx, s, network.MethodAllocate, network.AllocateRequest{Token: o.Token, Withdraw: o.Withdraw, Witness: witnessOf(o.Witness)})
+		a.Lease, a.Error = info.ID, wire.AsError(err)
 	case "linger": // start a process that outlives this one
 		a.PID = linger(uintptr(o.Flags))
 	case "hand": // start one that keeps this session's socket open too

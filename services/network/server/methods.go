@@ -87,6 +87,30 @@ func (s *Server) withdraw(ctx context.Context, r network.Withdrawal) error {
 	return nil
 }
 
+// withdrawUnanswered ends leases that were recorded and whose replies were lost with their session: the caller's user has them by these tokens, no session holds them,
+// and nobody knows of them. It is recorded when it returns: a lease that an instance after this one found again nobody would withdraw any more.
+func (s *Server) withdrawUnanswered(ctx context.Context, tokens []string) error {
+	if len(tokens) == 0 {
+		return nil
+	}
+	s.ask() // a session that is over holds none; it fails only where the Server is closed
+	uid := services.FromContext(ctx).Peer().UID
+	unanswered := s.all(func(l *lease) bool { return l.unheld() && l.client.UID == uid && slices.Contains(tokens, l.token) })
+	s.mu.Lock()
+	unanswered = slices.DeleteFunc(unanswered, func(l *lease) bool { return !l.unheld() }) // taken back or over meanwhile
+	for _, l := range unanswered {
+		l.why = network.WhyWithdrawn
+		s.endLocked(l)
+	}
+	s.unlock()
+	for _, l := range unanswered {
+		if err := s.record.append(ctx, func() entry { return entry{Kind: entryFree, Lease: l.id} }); err != nil {
+			return wire.Errorf(wire.Unavailable, "cannot record that a lease was withdrawn: %v", err)
+		}
+	}
+	return nil
+}
+
 // addWitness serves network.MethodWitness.
 func (s *Server) addWitness(ctx context.Context, r network.WitnessRequest) (any, error) {
 	s.mu.Lock()

@@ -155,7 +155,7 @@ func (s *Server) openKeeper(id process.ID) (*keeper, error) {
 func (s *Server) placeLocked(e entry) *lease {
 	l := &lease{
 		id: e.Lease, mac: e.MAC, macGiven: e.MACGiven, at: time.Unix(0, e.AllocatedAt), state: orphaned,
-		session: e.Session, client: network.Holder{PID: e.PID, UID: e.UID}, former: e.Holder, proof: e.Proof,
+		session: e.Session, client: network.Holder{PID: e.PID, UID: e.UID}, former: e.Holder, proof: e.Proof, token: e.Token,
 	}
 	for _, a := range e.Addresses {
 		g := s.segmentOf(e.Network, a.Addr())

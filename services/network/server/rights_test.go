@@ -3,11 +3,13 @@ package server_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/services/network/server"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -68,6 +70,42 @@ func TestEverybodySeesTheLeasesOfTheirOwnUserAndOperatorsSeeAll(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestNobodyWithdrawsTheLeasesOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start processes of other users")
+	}
+	leavesNothing(t)
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24")})
+	for _, path := range []string{s.path, filepath.Dir(s.path)} {
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const token = "0123456789abcdef"
+	one := runAs(t, 65532, "holder", s.path)
+	lease := one.order(order{Do: "ask", Token: token, Witness: one.linger("linger").PID()}).Lease
+	one.kill() // its lease is dying
+	operator := open(t, s.path)
+	for _, test := range []struct {
+		uid  uint32
+		want int // leases that are left
+	}{{65533, 1}, {0, 1}, {65532, 0}} {
+		c := runAs(t, test.uid, "holder", s.path)
+		if a := c.order(order{Do: "ask", Withdraw: []string{token}}); a.Error != nil {
+			t.Fatal(a.Error)
+		}
+		left := 0
+		for _, l := range list(t, operator) {
+			if l.ID == lease {
+				left++
+			}
+		}
+		if left != test.want {
+			t.Errorf("uid %d withdraws it: %d are left, want %d", test.uid, left, test.want)
+		}
 	}
 }
 
