@@ -36,7 +36,7 @@ func NewCodes(first wire.Code) *Each { return NewEach(append([]string{string(fir
 
 var codes = []string{
 	string(wire.UnknownEndpoint), string(wire.NotPermitted), string(wire.StartFailed), string(wire.StartTimeout), string(wire.Suspended), string(wire.OverQuota),
-	string(wire.Refused), string(wire.Terminating), string(wire.Interrupted), string(wire.Invalid), string(wire.UnknownMethod), string(wire.Malformed),
+	string(wire.Refused), string(wire.Hung), string(wire.Terminating), string(wire.Interrupted), string(wire.Invalid), string(wire.UnknownMethod), string(wire.Malformed),
 	string(wire.DeadlineExceeded), string(wire.Canceled), string(wire.NotFound), string(wire.Conflict), string(wire.Exhausted), string(wire.Unavailable),
 	string(wire.Unsupported), string(wire.Internal),
 }
