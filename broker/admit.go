@@ -126,7 +126,6 @@ func (b *Broker) welcome(a arrival) {
 // welcomeProgram is welcome for a program that the broker has started, whose user is over a limit. It may register, and nothing else; whose number is a program's and who is
 // another gets the refusal.
 func (b *Broker) welcomeProgram(a arrival, p *program, over error) {
-	defer p.leave()
 	conn, peer, err := identify(a)
 	if err == nil && !p.life.is(peer.handle) {
 		err = over
@@ -138,6 +137,7 @@ func (b *Broker) welcomeProgram(a arrival, p *program, over error) {
 	if err == nil && f.Kind != wire.KindRegister {
 		err = over
 	}
+	p.leave() // what begins may last as long as the program
 	b.begin(conn, peer, f, err)
 }
 

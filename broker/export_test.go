@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/quota"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // Health is a service's health, for tests: it is given all times.
@@ -70,3 +71,11 @@ func (b *Broker) Has(uid uint32, k quota.Kind) int { return b.quotas.Use(uid, k)
 
 // SetHung sets how long an instance has to take a hand-over up, and then to answer. It is for a broker that does not serve yet.
 func (b *Broker) SetHung(take, answer time.Duration) { b.table.takeWait, b.answers = take, answer }
+
+// CutControl loses the control connection of the instance that serves an endpoint, on the broker's side.
+func (b *Broker) CutControl(endpoint string) {
+	b.mu.Lock()
+	i := b.endpoints[endpoint]
+	b.mu.Unlock()
+	i.control.Abort(wire.End{Code: wire.Internal, Origin: wire.Local})
+}

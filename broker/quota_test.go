@@ -204,6 +204,22 @@ func TestAnInstanceThatWasStartedRegistersAgainWhateverOthersOfItsUserDo(t *test
 	}
 }
 
+// The guard is that welcomeProgram leaves the program's place with its first frame: without, the first registration has it for as long as it lasts.
+func TestAnInstanceThatWasStartedRegistersAgainAndAgain(t *testing.T) {
+	needsRoot(t)
+	s := played(t, "serve", echoEndpoint)
+	s.Program[len(s.Program)-1], s.User = asStranger(t).Path, "nobody"
+	b, at := serving(t, broker.Config{Quotas: few(quota.Connections, 0), Services: []servicefile.Service{s}})
+	first := at.Dial(echoEndpoint, client.Options{}) // lives on: so each registration lasts until the next one
+	told := watching(t, at, broker.MonitorRequest{From: 1, Kinds: []string{broker.EventInstanceRegistered}})
+	for n := range 4 {
+		if e := told.next(); e.PID != first.Peer().PID {
+			t.Fatalf("registration %d is %+v", n+1, e)
+		}
+		b.CutControl(echoEndpoint)
+	}
+}
+
 func TestAReloadReadsTheQuotasAndOneThatIsWrongChangesNothing(t *testing.T) {
 	needsRoot(t)
 	program := asStranger(t).Path
