@@ -44,8 +44,7 @@ type Config struct {
 	// Socket is the path of the broker's socket. A container knows it as FAIRLEAD_SOCKET: it is by this that the containers of an earlier instance are
 	// found whose leases cannot be read. Empty: none is found.
 	Socket string
-	// Load reads the networks and limits anew, for network.MethodReload, which tells its error to the caller; nil: there is nothing to read. It may be called by
-	// several at once.
+	// Load reads the networks and limits anew, for network.MethodReload, which tells its error to the caller; nil: there is nothing to read. One call is made at a time.
 	Load func() ([]Network, Limits, error)
 	// Suspects returns the numbers of the processes that were clients of sessions of the instances before this one, open or closed, as far as the broker
 	// knows. It is called where the record of an earlier instance is missing or damaged, and at a first start. Nil: there are none.
