@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 )
 
 // allIDs is how many ids a user namespace can map: all but 4294967295, which is none, see user_namespaces(7).
@@ -16,14 +17,29 @@ const overflowID = 65534
 // UnmappedUser reports whether uid may stand for a user that this process's user namespace does not map: the kernel shows all of them as one,
 // /proc/sys/kernel/overflowuid, which is nobody's number as well. Who gets such an id knows nothing of whose it is. Where the namespace maps all users, as the
 // first one does, there are none.
-func UnmappedUser(uid uint32) bool { return unmapped(uid, "uid") }
+func UnmappedUser(uid uint32) bool { return users.unmapped(uid) }
 
 // UnmappedGroup is UnmappedUser for a group.
-func UnmappedGroup(gid uint32) bool { return unmapped(gid, "gid") }
+func UnmappedGroup(gid uint32) bool { return groups.unmapped(gid) }
 
-// unmapped reads the map each time that it must: it can be written once after a namespace has begun.
-func unmapped(id uint32, kind string) bool {
-	return id == overflow(kind) && !mapsAll("/proc/self/"+kind+"_map")
+// An idMap is what is known of one of this process's maps, uid_map or gid_map of /proc/self.
+type idMap struct {
+	kind  string      // "uid" or "gid"
+	whole atomic.Bool // it has all ids, and so has for good: a map is written once, see user_namespaces(7)
+}
+
+var users, groups = &idMap{kind: "uid"}, &idMap{kind: "gid"}
+
+// unmapped reads the map each time that it must: it can be written once after a namespace has begun. Where it is whole, which most are, nothing is read again.
+func (m *idMap) unmapped(id uint32) bool {
+	if m.whole.Load() {
+		return false
+	}
+	if mapsAll("/proc/self/" + m.kind + "_map") {
+		m.whole.Store(true)
+		return false
+	}
+	return id == overflow(m.kind)
 }
 
 func overflow(kind string) uint32 {
