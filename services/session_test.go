@@ -78,6 +78,13 @@ func TestNoSessionHoweverOddCostsAnInstanceItsRegistration(t *testing.T) {
 		return nil
 	}
 	b.Serve(server)
+	theirs := func(id string) *session.Session { // the service's side; others may be told of late
+		for {
+			if s := wait(t, "the session", opened); s.ID() == id {
+				return s
+			}
+		}
+	}
 	long := strings.Repeat("x", 10<<10)
 	for _, test := range []struct {
 		name string
@@ -98,19 +105,13 @@ func TestNoSessionHoweverOddCostsAnInstanceItsRegistration(t *testing.T) {
 			return s.ID(), ""
 		}},
 		{"a service's long text", func() (string, string) {
-			for len(opened) > 0 {
-				<-opened
-			}
 			s := b.Dial(endpoint, client.Options{})
-			wait(t, "the session", opened).Abort(wire.End{Code: wire.Invalid, Origin: wire.Local, Text: long})
+			theirs(s.ID()).Abort(wire.End{Code: wire.Invalid, Origin: wire.Local, Text: long})
 			return s.ID(), ""
 		}},
 		{"an end without a code", func() (string, string) {
-			for len(opened) > 0 {
-				<-opened
-			}
 			s := b.Dial(endpoint, client.Options{})
-			wait(t, "the session", opened).Abort(wire.End{Text: "\xff"})
+			theirs(s.ID()).Abort(wire.End{Text: "\xff"})
 			return s.ID(), ""
 		}},
 		{"a long title", func() (string, string) {
