@@ -26,9 +26,9 @@ func (b *Broker) open(conn *net.UnixConn, client party, body []byte) {
 	if err == nil {
 		err = b.tryOpen(conn, client, o)
 	}
+	err = scarce(err)
 	b.counters.open(o.Endpoint, err, began)
 	if err != nil {
-		err = scarce(err)
 		b.refuse(conn, err)
 		b.overQuota(Event{Endpoint: o.Endpoint}, client.Process, err)
 	}
