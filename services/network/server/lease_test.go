@@ -197,13 +197,12 @@ func TestAWitnessKeepsTheAddressOfADeadHolder(t *testing.T) {
 	a := first.allocate(order{Hostname: "web", Witness: witness.PID()})
 	first.kill()
 
-	began := time.Now()
-	e := second.order(order{Do: "allocate", Within: 2 * time.Second}).Error
-	if took := time.Since(began); e == nil || e.Code != wire.Unavailable || took < 1700*time.Millisecond || !strings.Contains(e.Text, fmt.Sprint(witness.PID())) ||
+	e, took := second.waits(order{Within: 2 * time.Second})
+	if e == nil || e.Code != wire.Unavailable || took < 1700*time.Millisecond || !strings.Contains(e.Text, fmt.Sprint(witness.PID())) ||
 		e.Holder == nil || e.Holder.Lease != a.Lease {
 		t.Fatalf("after %v it gets %+v, want unavailable because of process %d, shortly before its deadline", took, e, witness.PID())
 	}
-	e = second.order(order{Do: "allocate", Hostname: "web", Within: time.Second}).Error
+	e, _ = second.waits(order{Hostname: "web", Within: time.Second})
 	if e == nil || e.Code != wire.Unavailable || !strings.Contains(e.Text, fmt.Sprint(witness.PID())) {
 		t.Errorf("the hostname of a dying lease: %+v", e)
 	}
@@ -219,6 +218,21 @@ func TestAWitnessKeepsTheAddressOfADeadHolder(t *testing.T) {
 	if b := <-done; b.Error != nil || b.Address != a.Address || !witness.Gone() {
 		t.Errorf("once the witness is gone: %+v", b)
 	}
+}
+
+// waits has a holder allocate what it has to wait for in vain, and returns what it was told, and when. On a machine that is busy the answer, which leaves a tenth of the
+// time before its end, may come too late: then it is asked again.
+func (c *child) waits(o order) (e *wire.Error, took time.Duration) {
+	c.t.Helper()
+	o.Do = "allocate"
+	for range 10 {
+		began := time.Now()
+		e, took = c.order(o).Error, time.Since(began)
+		if e == nil || e.Code != wire.DeadlineExceeded {
+			break
+		}
+	}
+	return e, took
 }
 
 func TestOfManyWaitersOneIsServedAndTheOthersAreTold(t *testing.T) {
