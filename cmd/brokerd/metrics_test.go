@@ -250,23 +250,31 @@ func TestMetricsAtAnAddressAreBoundedAndAPublicOneWarns(t *testing.T) {
 	d.stop()
 }
 
-func TestConnectionsThatWereAnsweredKeepNobodyFromAScrape(t *testing.T) {
+func TestConnectionsThatAreHeldKeepNobodyFromAScrape(t *testing.T) {
 	p := newPlace(t)
 	d := p.serve("--metrics", p.metrics())
-	for range 16 { // the bound of connections at a time
-		conn, err := net.Dial("unix", strings.TrimPrefix(p.metrics(), "unix:"))
-		if err != nil {
-			t.Fatal(err)
+	for _, whole := range []bool{true, false} { // what is sent is a request, which is answered
+		for range 64 { // the bound of connections at a time
+			conn, err := net.Dial("unix", strings.TrimPrefix(p.metrics(), "unix:"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, "GET /none HTTP/1.1\r\nHost: x\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if !whole {
+				continue
+			}
+			if _, err := io.WriteString(conn, "\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || answer.StatusCode != http.StatusNotFound {
+				t.Fatalf("%v, %v", answer, err)
+			}
 		}
-		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		if answer, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || answer.StatusCode != http.StatusNotFound {
-			t.Fatalf("%v, %v", answer, err)
-		}
+		p.scrape()
 	}
-	p.scrape()
 	d.stop()
 }
 

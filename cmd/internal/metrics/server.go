@@ -19,10 +19,10 @@ import (
 // Bounds of the HTTP server, which anybody who reaches it may try.
 const (
 	path          = "/metrics"
-	headerTime    = 5 * time.Second  // for a request's header, and the request
+	headerTime    = 2 * time.Second  // for a request's header, and the request
 	answerTime    = 10 * time.Second // for a request and its answer
 	maxHeader     = 8 << 10          // bytes of a request's header
-	maxConns      = 16               // connections at a time; a further one waits in the listener's queue. Each is for one request, so nobody keeps a place
+	maxConns      = 64               // connections at a time; a further one waits in the listener's queue. Each is for one request, so nobody keeps a place
 	maxInFlight   = 4                // requests at a time; a further one is answered with 503
 	shutdownGrace = time.Second      // for requests in flight when the broker stops
 )
