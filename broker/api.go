@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
@@ -109,7 +110,7 @@ type ServiceRequest struct {
 // Validate checks a ServiceRequest that was received.
 func (r *ServiceRequest) Validate() error {
 	if err := wire.CheckName(r.Name); err != nil {
-		return wire.Errorf(wire.Malformed, "service %s: %v", wire.Printable(r.Name, 64), err)
+		return fmt.Errorf("name of a service: %w", err)
 	}
 	return nil
 }

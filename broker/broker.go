@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-dev/fairlead/broker/keeper"
 	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/internal/ring"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -104,7 +105,7 @@ func New(c Config) (*Broker, error) {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	b.denials.log, b.limits.log = b.log, b.log
-	b.events.refusals = b.counters.refusals
+	b.events.refusals, b.events.ring = b.counters.refusals, ring.New[*Event](keptEvents)
 	b.quotas = quota.NewLedger(b.self.UID, quota.Defaults().Within(b.files))
 	b.readQuotas()
 	b.table = newTable(&b.events, b.counters.ends, b.quotas)

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/internal/count"
 	"github.com/fairlead-dev/fairlead/internal/nearest"
+	"github.com/fairlead-dev/fairlead/internal/ring"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
@@ -23,16 +24,13 @@ const (
 	maxEventText = 512
 )
 
-// The events are what has happened last, numbered from 1 on. A reader has no buffer of its own but its place in them: one that is slow holds up nobody, and misses
-// what is forgotten meanwhile.
+// The events are what has happened last, numbered from 1 on, for those who monitor.
 type events struct {
 	rate     limiter     // of refusals, which peers can cause any number of
 	refusals *count.Each // by kind, also those that are not told
 
-	mu      sync.Mutex
-	ring    []*Event      // event n is at (n-1) % keptEvents; what is in it does not change
-	last    int64         // number of the last event
-	waiting chan struct{} // closed with the next event; nil: nobody waits
+	mu   sync.Mutex
+	ring *ring.Ring[*Event]
 }
 
 // add numbers an event and keeps it.
@@ -40,17 +38,8 @@ func (k *events) add(e Event) {
 	e.At = wire.At(time.Now())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.last++
-	e.Seq = k.last
-	if len(k.ring) < keptEvents {
-		k.ring = append(k.ring, &e)
-	} else {
-		k.ring[(k.last-1)%keptEvents] = &e
-	}
-	if k.waiting != nil {
-		close(k.waiting)
-		k.waiting = nil
-	}
+	e.Seq = k.ring.Last() + 1
+	k.ring.Add(&e)
 }
 
 // refused adds a refusal, as many a second as are logged; the next one that is added says how many were not.
@@ -65,44 +54,27 @@ func (k *events) refused(e Event, err error) {
 	k.add(e)
 }
 
-// take returns the events from a number on, some at a time. Missed is how many of them are forgotten; there is what follows those. Where there is none yet, it returns
-// a channel that is closed when there is.
+// take returns the events from a number on, some at a time, as ring.Ring.Take does.
 func (k *events) take(from int64) (batch []*Event, missed int64, some <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	first := k.last - int64(len(k.ring)) + 1
-	missed = max(0, first-from)
-	for n := from + missed; n <= k.last && len(batch) < eventBatch; n++ {
-		batch = append(batch, k.ring[(n-1)%keptEvents])
-	}
-	if len(batch) == 0 {
-		if k.waiting == nil {
-			k.waiting = make(chan struct{})
-		}
-		some = k.waiting
-	}
-	return batch, missed, some
+	return k.ring.Take(from, eventBatch)
 }
 
 // start returns the number of the first event that a request asks for.
 func (k *events) start(r MonitorRequest) (int64, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	next := k.ring.Last() + 1
 	switch {
-	case r.From > k.last+1:
-		return 0, wire.Errorf(wire.NotFound, "event %d has not been: this broker's last one is %d", r.From-1, k.last)
+	case r.From > next:
+		return 0, wire.Errorf(wire.NotFound, "event %d has not been: this broker's last one is %d", r.From-1, next-1)
 	case r.From > 0:
 		return r.From, nil
 	case r.Since == 0:
-		return k.last + 1, nil
+		return next, nil
 	}
-	first := k.last - int64(len(k.ring)) + 1
-	for n := k.last; n >= first; n-- {
-		if k.ring[(n-1)%keptEvents].At < r.Since { // the clock may have been put back: what was before that is not asked for
-			return n + 1, nil
-		}
-	}
-	return first, nil
+	return k.ring.Behind(func(e *Event) bool { return e.At < r.Since }), nil
 }
 
 // monitor sends what has happened, as far as it is asked for, and then what happens. Events that were forgotten before there was time to send them are told by how many

@@ -13,7 +13,7 @@ func CheckName(name string) error {
 	}
 	for part := range strings.SplitSeq(name, ".") {
 		if part == "" || strings.ContainsFunc(part, notInName) {
-			return Errorf(Malformed, "endpoint name %q: want letters, digits, '-' and '_' in parts joined by single dots, as in com.example.echo", Printable(name, MaxEndpoint))
+			return Errorf(Malformed, "endpoint name %q: want letters, digits, '-' and '_' in parts joined by single dots, as in com.example.echo", name)
 		}
 	}
 	return nil

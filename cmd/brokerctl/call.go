@@ -173,11 +173,11 @@ func (c *command) accepted(err error) error {
 		return err
 	}
 	e := wire.AsError(err)
-	b, err := json.Marshal(failure{e.Code, e.Text, e.Holder, e.Retry})
+	b, err := encode(failure{e.Code, e.Text, e.Holder, e.Retry})
 	if err != nil {
 		return err
 	}
-	return c.printValue(schema.Escape(b))
+	return c.printValue(b)
 }
 
 // checkCodes refuses what is no code, and says which may be meant.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -221,6 +222,23 @@ func TestWhatComesIsPrintedAtOnceUntilItIsNoLongerWanted(t *testing.T) {
 			}
 			r.Close()
 		})
+	}
+}
+
+func TestAStreamWhoseServiceIsKilledSaysSo(t *testing.T) {
+	w := typing(t)
+	cmd := w.program("call", typed, "watch", `"one"`)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	w.must(err, cmd.Start())
+	_, err = out.Read(make([]byte, 1)) // it has begun
+	w.must(err, syscall.Kill(int(w.details("service inspect " + typed)["pid"].(float64)), syscall.SIGKILL))
+	_, _ = io.Copy(io.Discard, out)
+	_ = cmd.Wait() // it fails
+	w.says(errs.String(), `^brokerctl: stream watch of `+typed+`: .* \(interrupted\)\n$`)
+	if code := cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
 	}
 }
 

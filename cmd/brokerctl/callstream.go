@@ -31,6 +31,8 @@ func ended(ctx context.Context, to callee, err error) error {
 		return nil
 	case err != nil && ctx.Err() != nil:
 		return wire.AsError(fmt.Errorf("stream %s: %w", to.method.Name, ctx.Err()))
+	case wire.CodeOf(err) == wire.Interrupted:
+		return fmt.Errorf("stream %s of %s: %w", to.method.Name, to.session.Endpoint(), err)
 	}
 	return err
 }

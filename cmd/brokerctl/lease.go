@@ -119,6 +119,8 @@ func (c *command) leaseWatch(ctx context.Context, s *client.Session) error {
 			err = c.printChange(change)
 		} else if ctx.Err() != nil {
 			return nil
+		} else if wire.CodeOf(err) == wire.Interrupted {
+			err = fmt.Errorf("the network service is lost, and 'lease watch' shows the next one's: %w", err)
 		}
 		if err != nil {
 			return err

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -41,11 +40,7 @@ func (c *command) methods(ctx context.Context, endpoint string) error {
 		return err
 	}
 	if c.json {
-		b, err := json.Marshal(d)
-		if err == nil {
-			err = c.printJSON("description", json.RawMessage(schema.Escape(b)))
-		}
-		return err
+		return c.printJSON("description", d)
 	}
 	return c.printMethods(d)
 }

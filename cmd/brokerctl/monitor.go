@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -268,7 +267,7 @@ func (c *command) printTold(at wire.Time, kind string, width int, tone cli.Tone,
 
 // printLine prints one object of a stream.
 func (c *command) printLine(value any) error {
-	b, err := json.Marshal(value)
+	b, err := encode(value)
 	if err != nil {
 		return err
 	}

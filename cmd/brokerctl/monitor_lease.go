@@ -55,7 +55,7 @@ func (w *leaseWatch) begin(ctx context.Context, r broker.MonitorRequest) {
 				continue
 			}
 			if since != 0 && c.At > since {
-				w.m.c.note(fmt.Sprintf("what happened to leases is known from %s on: the network service keeps it only while somebody watches", eventTime(c.At.Time().Local(), time.Now())))
+				w.m.c.note(fmt.Sprintf("what happened to leases is known from %s on: the network service keeps the last of it, since it began", eventTime(c.At.Time().Local(), time.Now())))
 			}
 		case err := <-w.ended:
 			w.over(ctx, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/schema"
 )
 
 // A member is a number beside the rows of a list.
@@ -50,7 +51,7 @@ func (c *command) writeRows(out *bufio.Writer, name string, rows iter.Seq[any], 
 	fmt.Fprintf(out, `{%s"version":%s1,%s%q:%s[`, outer, blank, outer, name, blank)
 	n := 0
 	for row := range rows {
-		b, err := json.Marshal(row)
+		b, err := encode(row)
 		if err != nil {
 			return err
 		}
@@ -83,7 +84,7 @@ func (c *command) writeRows(out *bufio.Writer, name string, rows iter.Seq[any], 
 
 // printJSON prints {"version": 1, name: value}. Fields are added to it and never changed. What is printed again and again has a line each.
 func (c *command) printJSON(name string, value any) error {
-	b, err := json.Marshal(value)
+	b, err := encode(value)
 	if err != nil {
 		return err
 	}
@@ -97,6 +98,12 @@ func (c *command) printJSON(name string, value any) error {
 	out.WriteByte('\n')
 	_, err = c.out.Write(out.Bytes())
 	return err
+}
+
+// encode returns a value as JSON, in which what would steer a terminal is escaped: encoding/json does so with the control characters of ASCII alone.
+func encode(value any) ([]byte, error) {
+	b, err := json.Marshal(value)
+	return schema.Escape(b), err
 }
 
 // printService prints a service's details as JSON.

@@ -176,7 +176,7 @@ func (c *command) verbs() []verb {
 				"--filter wants some kinds only: " + strings.Join(broker.EventKinds(), ", ") + ",\n" +
 				strings.Join(leaseKinds(), ", ") + ",\n" +
 				"or the word that some begin with, as session. A line 'dropped' says how many events there was no time for. What happens to leases is told\n" +
-				"while the network service runs, which is not started for that. It keeps what was only while somebody watches.",
+				"while the network service runs, which is not started for that, and which keeps its last 4,096 changes.",
 			examples: []string{"monitor", "monitor --since 5m --filter session_closed,denied", "monitor --since 0 --json"},
 		},
 		{

@@ -1,10 +1,13 @@
 package main_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -243,6 +246,34 @@ func TestMetricsAtAnAddressAreBoundedAndAPublicOneWarns(t *testing.T) {
 	d = p.serve("--metrics", ":0")
 	if line := d.await("metrics are served to whoever reaches the address", 1); line["level"] != "WARN" {
 		t.Errorf("an address that all reach: %v", line)
+	}
+	d.stop()
+}
+
+func TestConnectionsThatAreHeldKeepNobodyFromAScrape(t *testing.T) {
+	p := newPlace(t)
+	d := p.serve("--metrics", p.metrics())
+	for _, whole := range []bool{true, false} { // what is sent is a request, which is answered
+		for range 64 { // the bound of connections at a time
+			conn, err := net.Dial("unix", strings.TrimPrefix(p.metrics(), "unix:"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, "GET /none HTTP/1.1\r\nHost: x\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if !whole {
+				continue
+			}
+			if _, err := io.WriteString(conn, "\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || answer.StatusCode != http.StatusNotFound {
+				t.Fatalf("%v, %v", answer, err)
+			}
+		}
+		p.scrape()
 	}
 	d.stop()
 }

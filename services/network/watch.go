@@ -63,8 +63,8 @@ func (c *Change) Validate() error {
 // A WatchRequest asks for the leases of one network, or of all if Network is empty, and for what happens to them.
 type WatchRequest struct {
 	Network string `msgpack:"n,omitempty"`
-	// NoList asks for changes alone: those from Since on that are kept, then ChangeSynced, and then what comes. Changes are kept while somebody watches, the last 4096
-	// of them; the At of ChangeSynced is how far back that goes. Behind ChangeDropped no list follows. Since 0: none but what comes.
+	// NoList asks for changes alone: those from Since on that are kept, then ChangeSynced, and then what comes. The last 4096 changes are
+	// kept since the service began; the At of ChangeSynced is how far back that goes. Behind ChangeDropped no list follows. Since 0: none but what comes.
 	NoList bool      `msgpack:"l,omitempty"`
 	Since  wire.Time `msgpack:"s,omitempty"`
 }

@@ -19,11 +19,10 @@ import (
 // Bounds of the HTTP server, which anybody who reaches it may try.
 const (
 	path          = "/metrics"
-	headerTime    = 5 * time.Second  // for a request's header, and the request
+	headerTime    = 2 * time.Second  // for a request's header, and the request
 	answerTime    = 10 * time.Second // for a request and its answer
-	idleTime      = 2 * time.Minute  // between two requests of one connection
 	maxHeader     = 8 << 10          // bytes of a request's header
-	maxConns      = 16               // connections at a time; a further one waits in the listener's queue
+	maxConns      = 64               // connections at a time; a further one waits in the listener's queue. Each is for one request, so nobody keeps a place
 	maxInFlight   = 4                // requests at a time; a further one is answered with 503
 	shutdownGrace = time.Second      // for requests in flight when the broker stops
 )
@@ -38,9 +37,10 @@ func Serve(ctx context.Context, l net.Listener, b *broker.Broker, log *slog.Logg
 		ErrorLog: errorLog, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxInFlight, CoalesceGather: true,
 	}))
 	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: answerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		Handler: mux, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: answerTime, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what strangers send
 	}
+	server.SetKeepAlivesEnabled(false)
 	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		log.Warn("metrics are served to whoever reaches the address", "socket", a.String())
 	} else {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/internal/netns"
 	"github.com/fairlead-dev/fairlead/internal/process"
+	"github.com/fairlead-dev/fairlead/internal/ring"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/services/network"
@@ -83,7 +84,7 @@ type Server struct {
 	doubt    *doubt // nil: all that is held is known
 	spaces   spaces
 	unneeded []unneeded
-	feed     feed // of changes, for those who watch
+	feed     *ring.Ring[*network.Change] // for those who watch
 }
 
 // unneeded is what is let go once the mutex is.
@@ -102,7 +103,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		conf: c, log: c.Logger, uid: uint32(os.Geteuid()), began: time.Now(), limits: c.Limits.withDefaults(),
 		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
-		spaces: spaces{}, walks: map[*walk]struct{}{}, counters: newCounters(c.Networks),
+		spaces: spaces{}, walks: map[*walk]struct{}{}, counters: newCounters(c.Networks), feed: ring.New[*network.Change](keptChanges),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

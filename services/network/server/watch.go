@@ -18,87 +18,29 @@ const (
 	watchBatch = 64
 )
 
-// A feed is what has changed last, numbered from 1 on. Who watches has no buffer of its own but its place in it: one that is slow holds up nobody, and misses what is
-// forgotten meanwhile. Changes are kept only while somebody watches. The Server's mutex guards it.
-type feed struct {
-	watchers int
-	begun    time.Time         // since when changes are kept, while somebody watches
-	last     int64             // number of the last change
-	first    int64             // number of the first one that was kept since somebody watches
-	ring     []*network.Change // change n is at n % keptChanges; what is in it does not change
-	waiting  chan struct{}     // closed with the next change; nil: nobody waits
-}
-
-// join begins to keep changes for one more, and leave ends that.
-func (f *feed) join() {
-	if f.watchers++; f.watchers == 1 {
-		f.ring, f.first, f.begun = make([]*network.Change, keptChanges), f.last+1, time.Now()
+// keptLocked returns the number of the first change from a time on, of those that are kept, and how far back these go. Without a time it is that of what comes.
+func (s *Server) keptLocked(since wire.Time) (next int64, reach wire.Time) {
+	reach = wire.At(s.began)
+	if first := s.feed.First(); first > 1 {
+		reach = s.feed.At(first).At
 	}
-}
-
-func (f *feed) leave() {
-	if f.watchers--; f.watchers == 0 {
-		f.ring = nil
+	if since == 0 {
+		return s.feed.Last() + 1, reach
 	}
-}
-
-// add keeps a change under the next number.
-func (f *feed) add(c *network.Change) {
-	f.last++
-	c.Seq = f.last
-	f.ring[c.Seq%keptChanges] = c
-	if f.waiting != nil {
-		close(f.waiting)
-		f.waiting = nil
-	}
-}
-
-// since returns the number of the first change from a time on, of those that are kept, and how far back these go. Without a time it is that of what comes.
-func (f *feed) since(t wire.Time) (next int64, reach wire.Time) {
-	oldest, reach := f.first, wire.At(f.begun)
-	if kept := f.last - keptChanges + 1; kept > oldest {
-		oldest, reach = kept, f.ring[kept%keptChanges].At
-	}
-	next = f.last + 1
-	for t != 0 && next > oldest && f.ring[(next-1)%keptChanges].At >= t {
-		next--
-	}
-	return next, reach
-}
-
-// take returns the changes from a number on, some at a time, or how many of them are forgotten. Where there is none yet, it returns a channel that is closed when
-// there is.
-func (f *feed) take(from int64) (batch []*network.Change, missed int64, some <-chan struct{}) {
-	if oldest := max(f.first, f.last-keptChanges+1); from < oldest {
-		return nil, oldest - from, nil
-	}
-	for n := from; n <= f.last && len(batch) < watchBatch; n++ {
-		batch = append(batch, f.ring[n%keptChanges])
-	}
-	if len(batch) == 0 {
-		if f.waiting == nil {
-			f.waiting = make(chan struct{})
-		}
-		some = f.waiting
-	}
-	return batch, 0, some
+	return s.feed.Behind(func(c *network.Change) bool { return c.At < since }), reach
 }
 
 // tellLocked tells those who watch of what has become of a lease.
 func (s *Server) tellLocked(l *lease, kind, why string, until time.Time) {
-	if s.feed.watchers == 0 {
-		s.feed.last++
-		return
-	}
 	info := l.info()
 	if l.state == over {
 		info.State = network.StateOver
 	}
-	c := &network.Change{At: wire.At(time.Now()), Kind: kind, Why: why, Lease: &info}
+	c := &network.Change{Seq: s.feed.Last() + 1, At: wire.At(time.Now()), Kind: kind, Why: why, Lease: &info}
 	if !until.IsZero() {
 		c.Until = wire.At(until)
 	}
-	s.feed.add(c)
+	s.feed.Add(c)
 }
 
 // movedLocked tells that a lease that is not over has another state.
@@ -144,14 +86,6 @@ func (l *lease) reason(was state) string {
 // watchLeases serves network.MethodWatch. The list is not of one moment: it is told in parts, and what changes meanwhile is told again behind it.
 func (s *Server) watchLeases(ctx context.Context, r network.WatchRequest, out *services.Streaming[struct{}, network.Change]) error {
 	s.watch.Ask() // what is shown is what the kernel says; it fails only where the Server is closed
-	s.mu.Lock()
-	s.feed.join()
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.feed.leave()
-		s.mu.Unlock()
-	}()
 	if r.NoList {
 		return s.sendKept(ctx, r, out)
 	}
@@ -172,8 +106,8 @@ func (s *Server) sendKept(ctx context.Context, r network.WatchRequest, out *serv
 	if r.Network != "" {
 		_, err = s.segmentLocked(r.Network)
 	}
-	next, reach := s.feed.since(r.Since)
-	until := s.feed.last
+	next, reach := s.keptLocked(r.Since)
+	until := s.feed.Last()
 	s.mu.Unlock()
 	for err == nil {
 		next, err = s.sendChanges(ctx, r, out, next, until, reach)
@@ -188,7 +122,7 @@ func (s *Server) sendList(ctx context.Context, r network.WatchRequest, out *serv
 		return 0, 0, err
 	}
 	s.mu.Lock()
-	next, until = s.feed.last+1, s.feed.last
+	next, until = s.feed.Last()+1, s.feed.Last()
 	s.mu.Unlock()
 	all := s.all(func(l *lease) bool {
 		return l.state != taken && s.sees(ctx, l) && (r.Network == "" || r.Network == l.segment.Name)
@@ -196,7 +130,7 @@ func (s *Server) sendList(ctx context.Context, r network.WatchRequest, out *serv
 	for some := range slices.Chunk(all, watchBatch) {
 		var batch []network.Change
 		s.mu.Lock()
-		until = s.feed.last
+		until = s.feed.Last()
 		for _, l := range some {
 			if l.state != over { // that comes as a change
 				info := l.info()
@@ -227,7 +161,7 @@ func (s *Server) sendChanges(ctx context.Context, r network.WatchRequest, out *s
 			}
 		}
 		s.mu.Lock()
-		batch, missed, some := s.feed.take(next)
+		batch, missed, some := s.feed.Take(next, watchBatch)
 		s.mu.Unlock()
 		if missed > 0 {
 			next += missed
