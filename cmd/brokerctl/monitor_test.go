@@ -28,7 +28,8 @@ func (f followed) event(w *world, kind, service string) map[string]any {
 }
 
 func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
-	w := newWorld(t, map[string]string{"echo": working(t, ""), "broken": shell("com.example.broken", `exit 3`, "")})
+	w := newWorld(t, map[string]string{"echo": working(t, ""), "broken": shell("com.example.broken", `exit 3`, ""),
+		"deaf": shell("com.example.deaf", `exec sleep 1000`, `start_timeout = "300ms"`), "missing": "name = \"com.example.missing\"\nprogram = [\"/no/such/program\"]\n"})
 	w.done("service start " + echo)
 	m := w.starts("monitor", "--since", "1h", "--filter", "service,instance")
 	const at = `^\d\d:\d\d:\d\d\.\d{3}  `
@@ -40,11 +41,19 @@ func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
 	} {
 		w.says(m.line(w), want)
 	}
-	w.ctl("service start com.example.broken")
-	for line := ""; !strings.Contains(line, "instance_ended"); line = m.line(w) {
-		if strings.Contains(line, "session") {
-			t.Errorf("%q was not asked for", line)
+	for service, want := range map[string]string{
+		"com.example.broken":  `com.example.broken \(instance 1, pid \d+\): exit status 3\n$`,
+		"com.example.deaf":    `com.example.deaf \(instance 1, pid \d+\): signal: killed, by the broker, as .* has not registered within 300ms\n$`,
+		"com.example.missing": `com.example.missing \(instance 1\) could not be started: .*/no/such/program`,
+	} {
+		w.ctl("service start " + service)
+		line := ""
+		for !strings.Contains(line, "instance_ended") {
+			if line = m.line(w); strings.Contains(line, "session") {
+				t.Errorf("%q was not asked for", line)
+			}
 		}
+		w.says(line, at+"instance_ended +"+want)
 	}
 	w.must(m.cmd.Process.Signal(os.Interrupt))
 	m.exits(w)
@@ -85,7 +94,9 @@ func TestMonitorRefusesWhatIsMistypedAndSaysThatTheBrokerHasStopped(t *testing.T
 		"monitor --since yesterday":        {2, `--since "yesterday": want a time`},
 		"monitor --since -5m":              {2, `--since "-5m"`},
 		"monitor --since 1000000":          {3, `event 1000000 has not been`},
-		"monitor x":                        {2, `unexpected "x"`},
+		"monitor x":                        {2, `unexpected "x"$`},
+		"status --watch 5s":                {2, `unexpected "5s": is it --watch=5s\?$`},
+		"monitor 5s":                       {2, `unexpected "5s"$`},
 		"status --since 5m":                {2, `--since is a flag of monitor and not of status`},
 		"session list --filter denied":     {2, `--filter is a flag of monitor`},
 		"service list --leave-instances":   {2, `--leave-instances is a flag of shutdown`},

@@ -298,7 +298,7 @@ func (c *command) serviceReload(ctx context.Context) error {
 	if networks != nil {
 		fmt.Fprintln(c.errs, wire.Printable(networks.Error(), wire.MaxText))
 	}
-	return errors.New(counted(len(files), "service file") + " skipped: what they declared before stays as it was")
+	return errors.New(counted(len(files), "file") + " skipped: what was read before stays as it was")
 }
 
 // printReloaded says what a reload has changed, and of what runs that its change is pending.
