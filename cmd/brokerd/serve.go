@@ -33,6 +33,8 @@ sessions and services live on and the next brokerd takes them up.
 
 With --metrics it counts for Prometheus, at a Unix socket of its own user or at an address; docs/operating.md lists what.
 
+'brokerd help' lists the other commands: check, network, demo and version.
+
 examples:
   brokerd serve --network default=10.88.0.0/24 --network lab=10.99.0.0/16
   brokerd serve --system --leave-instances
