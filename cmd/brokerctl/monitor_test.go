@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	brokerctl "github.com/fairlead-dev/fairlead/cmd/brokerctl"
 )
 
 // starts begins brokerctl as a process whose output is a pipe.
@@ -29,7 +31,7 @@ func (f followed) event(w *world, kind, service string) map[string]any {
 
 func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
 	w := newWorld(t, map[string]string{"echo": working(t, ""), "broken": shell("com.example.broken", `exit 3`, ""),
-		"deaf": shell("com.example.deaf", `exec sleep 1000`, `start_timeout = "300ms"`), "missing": "name = \"com.example.missing\"\nprogram = [\"/no/such/program\"]\n"})
+		"missing": "name = \"com.example.missing\"\nprogram = [\"/no/such/program\"]\n"})
 	w.done("service start " + echo)
 	m := w.starts("monitor", "--since", "1h", "--filter", "service,instance")
 	const at = `^\d\d:\d\d:\d\d\.\d{3}  `
@@ -43,7 +45,6 @@ func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
 	}
 	for service, want := range map[string]string{
 		"com.example.broken":  `com.example.broken \(instance 1, pid \d+\): exit status 3\n$`,
-		"com.example.deaf":    `com.example.deaf \(instance 1, pid \d+\): signal: killed, by the broker, as .* has not registered within 300ms\n$`,
 		"com.example.missing": `com.example.missing \(instance 1\) could not be started: .*/no/such/program`,
 	} {
 		w.ctl("service start " + service)
@@ -57,6 +58,24 @@ func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
 	}
 	w.must(m.cmd.Process.Signal(os.Interrupt))
 	m.exits(w)
+}
+
+func TestMonitorSaysWhichEndsTheBrokerHasMade(t *testing.T) {
+	for _, test := range []struct {
+		pid  int
+		exit broker.Exit
+		want string
+	}{
+		{7, broker.Exit{Status: "exit status 3"}, "com.example.echo (instance 2, pid 7): exit status 3"},
+		{7, broker.Exit{Status: "signal: killed", Why: "it has not registered within 1s"},
+			"com.example.echo (instance 2, pid 7): signal: killed, by the broker, as it has not registered within 1s"},
+		{0, broker.Exit{Status: "not started", Why: "execute /x: no such file or directory"},
+			"com.example.echo (instance 2) could not be started: execute /x: no such file or directory"},
+	} {
+		if got := brokerctl.InstanceEnded(broker.Event{Service: echo, Instance: 2, PID: test.pid, Exit: &test.exit}); got != test.want {
+			t.Errorf("%+v is told as %q, want %q", test.exit, got, test.want)
+		}
+	}
 }
 
 func TestMonitorPrintsJSONWithTheFieldsOfEachKind(t *testing.T) {

@@ -46,7 +46,7 @@ func serveMain(args []string) int {
 	path := flags.String("socket", "", "path of the broker's socket")
 	which := flagsOfConfig(flags, "be the system's broker, at "+socket.SystemPath, "be this user's broker, also as root")
 	leave := flags.Bool("leave-instances", false, "when stopped, leave sessions and services alone for the next brokerd")
-	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
+	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX[,PREFIX...]`; may be given more than once")
 	place := flags.String("metrics", "", "serve metrics for Prometheus at `unix:PATH|ADDRESS`, as 127.0.0.1:9464")
 	logging := cli.AddLogFlags(flags, slog.LevelInfo)
 	if code, ok := parse(flags, args, serveHelp); !ok {
