@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
 	"github.com/fairlead-dev/fairlead/wire/socket"
@@ -28,6 +29,14 @@ const (
 	logPoll = 200 * time.Millisecond
 )
 
+// outputTold says where output goes that a service file sends elsewhere than to the instance's log.
+func outputTold(to string) string {
+	if to == servicefile.Inherit {
+		return "the broker's own log"
+	}
+	return to
+}
+
 // logs sends the end of a service's log, and what comes if the request wants that.
 func (b *Broker) logs(ctx context.Context, r LogsRequest, out *session.Streaming[struct{}, LogChunk]) error {
 	s, _, err := b.commanded(ctx, r.Name, "read the log of")
@@ -36,7 +45,7 @@ func (b *Broker) logs(ctx context.Context, r LogsRequest, out *session.Streaming
 	}
 	def := s.definition()
 	if def.Stdout != "" && def.Stderr != "" {
-		return wire.Errorf(wire.NotFound, "%s has no log of its own: its output goes to %s and %s", r.Name, def.Stdout, def.Stderr)
+		return wire.Errorf(wire.NotFound, "%s has no log of its own: its stdout goes to %s, and its stderr to %s", r.Name, outputTold(def.Stdout), outputTold(def.Stderr))
 	}
 	l := logFile{path: LogPath(b.conf.Socket, r.Name)}
 	defer l.close()

@@ -51,6 +51,9 @@ func rule(s *service, list string, rules servicefile.Rules) string {
 	if s == nil {
 		return ""
 	}
+	if len(rules) == 0 {
+		return fmt.Sprintf("allow.%s of %s (empty)", list, s.name)
+	}
 	return fmt.Sprintf("allow.%s of %s (%v)", list, s.name, rules)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -75,7 +76,11 @@ func (v verb) run(operands []string) (func(context.Context) error, error) {
 	case v.one != nil:
 		return nil, usageError{fmt.Sprintf("%s takes %s", v.name, v.takes)}
 	}
-	return nil, usageError{fmt.Sprintf("unexpected %q", operands[0])}
+	text := fmt.Sprintf("unexpected %q", operands[0])
+	if _, err := time.ParseDuration(operands[0]); err == nil && slices.Contains(v.flags, "watch") {
+		text += ": is it --watch=" + operands[0] + "?"
+	}
+	return nil, usageError{text}
 }
 
 // check checks the flags of a list.

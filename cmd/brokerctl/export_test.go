@@ -13,6 +13,9 @@ var (
 	Report = report
 )
 
+// InstanceEnded says what monitor does of an instance's end.
+func InstanceEnded(e broker.Event) string { return instanceEnded(e) }
+
 // Why says what service why does.
 func Why(d broker.ServiceDetails) string { return why(d) }
 

@@ -36,7 +36,7 @@ func (c *command) flags() (flags *pflag.FlagSet, system *bool, uid *uint32) {
 	uid = flags.Uint32("uid", 0, "only sessions whose client has this uid")
 	flags.StringVar(&c.end, "end", "", "only sessions that ended with this `CODE`, as 'brokerctl explain' lists them")
 	flags.StringVar(&c.title, "title", "", "only sessions with this text in their title")
-	flags.StringVar(&c.network, "network", "", "only leases of this network; bench: lease from it")
+	flags.StringVar(&c.network, "network", "", "the `NAME` of a network: only its leases; of bench lease, one to lease from")
 	flags.StringVar(&c.reason, "reason", "", "what both ends are told, as `TEXT`")
 	flags.BoolVarP(&c.follow, "follow", "f", false, "go on with what is written, until ^C")
 	flags.IntVarP(&c.lines, "lines", "n", 100, "how many lines of the end, 1 to 10000")

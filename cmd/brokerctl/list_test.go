@@ -24,7 +24,7 @@ func TestAListIsShownAsItsFlagsSay(t *testing.T) {
 	})
 	w.done("service start " + echo)
 	for line, want := range map[string]string{
-		"service list --columns name,state --sort name --limit 2":                         "NAME           STATE\ncom.example.a  stopped\ncom.example.c  stopped\n2 of 4 services: 2 running, with 1 sessions\n",
+		"service list --columns name,state --sort name --limit 2":                         "NAME           STATE\ncom.example.a  stopped\ncom.example.c  stopped\n2 of 4 services: 2 running, with 1 session\n",
 		"service list --columns state,name --sort starts --reverse --no-legend --limit 1": "running  com.example.echo\n",
 		"service list --columns last_exit --no-legend --limit 1":                          "-\n",
 		"session list --columns title --no-legend":                                        "brokerctl\n",

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	brokerctl "github.com/fairlead-dev/fairlead/cmd/brokerctl"
 )
 
 // starts begins brokerctl as a process whose output is a pipe.
@@ -28,7 +30,8 @@ func (f followed) event(w *world, kind, service string) map[string]any {
 }
 
 func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
-	w := newWorld(t, map[string]string{"echo": working(t, ""), "broken": shell("com.example.broken", `exit 3`, "")})
+	w := newWorld(t, map[string]string{"echo": working(t, ""), "broken": shell("com.example.broken", `exit 3`, ""),
+		"missing": "name = \"com.example.missing\"\nprogram = [\"/no/such/program\"]\n"})
 	w.done("service start " + echo)
 	m := w.starts("monitor", "--since", "1h", "--filter", "service,instance")
 	const at = `^\d\d:\d\d:\d\d\.\d{3}  `
@@ -40,14 +43,39 @@ func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
 	} {
 		w.says(m.line(w), want)
 	}
-	w.ctl("service start com.example.broken")
-	for line := ""; !strings.Contains(line, "instance_ended"); line = m.line(w) {
-		if strings.Contains(line, "session") {
-			t.Errorf("%q was not asked for", line)
+	for service, want := range map[string]string{
+		"com.example.broken":  `com.example.broken \(instance 1, pid \d+\): exit status 3\n$`,
+		"com.example.missing": `com.example.missing \(instance 1\) could not be started: .*/no/such/program`,
+	} {
+		w.ctl("service start " + service)
+		line := ""
+		for !strings.Contains(line, "instance_ended") {
+			if line = m.line(w); strings.Contains(line, "session") {
+				t.Errorf("%q was not asked for", line)
+			}
 		}
+		w.says(line, at+"instance_ended +"+want)
 	}
 	w.must(m.cmd.Process.Signal(os.Interrupt))
 	m.exits(w)
+}
+
+func TestMonitorSaysWhichEndsTheBrokerHasMade(t *testing.T) {
+	for _, test := range []struct {
+		pid  int
+		exit broker.Exit
+		want string
+	}{
+		{7, broker.Exit{Status: "exit status 3"}, "com.example.echo (instance 2, pid 7): exit status 3"},
+		{7, broker.Exit{Status: "signal: killed", Why: "it has not registered within 1s"},
+			"com.example.echo (instance 2, pid 7): signal: killed, by the broker, as it has not registered within 1s"},
+		{0, broker.Exit{Status: "not started", Why: "execute /x: no such file or directory"},
+			"com.example.echo (instance 2) could not be started: execute /x: no such file or directory"},
+	} {
+		if got := brokerctl.InstanceEnded(broker.Event{Service: echo, Instance: 2, PID: test.pid, Exit: &test.exit}); got != test.want {
+			t.Errorf("%+v is told as %q, want %q", test.exit, got, test.want)
+		}
+	}
 }
 
 func TestMonitorPrintsJSONWithTheFieldsOfEachKind(t *testing.T) {
@@ -85,7 +113,9 @@ func TestMonitorRefusesWhatIsMistypedAndSaysThatTheBrokerHasStopped(t *testing.T
 		"monitor --since yesterday":        {2, `--since "yesterday": want a time`},
 		"monitor --since -5m":              {2, `--since "-5m"`},
 		"monitor --since 1000000":          {3, `event 1000000 has not been`},
-		"monitor x":                        {2, `unexpected "x"`},
+		"monitor x":                        {2, `unexpected "x"$`},
+		"status --watch 5s":                {2, `unexpected "5s": is it --watch=5s\?$`},
+		"monitor 5s":                       {2, `unexpected "5s"$`},
 		"status --since 5m":                {2, `--since is a flag of monitor and not of status`},
 		"session list --filter denied":     {2, `--filter is a flag of monitor`},
 		"service list --leave-instances":   {2, `--leave-instances is a flag of shutdown`},

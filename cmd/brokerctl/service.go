@@ -24,7 +24,7 @@ func (c *command) serviceList(ctx context.Context) error {
 		empty(&list.Services[i].Endpoints)
 	}
 	if list.Skipped > 0 {
-		c.note(counted(list.Skipped, "service file") + " skipped: 'brokerd check' says why")
+		c.note(skipped(list.Skipped))
 	}
 	return printList(c, "services", serviceListing, list.Services, member{"skipped", list.Skipped})
 }
@@ -50,7 +50,7 @@ var serviceListing = cli.Listing[broker.ServiceInfo]{
 				running++
 			}
 		}
-		return fmt.Sprintf("%d running, with %d sessions", running, sessions)
+		return fmt.Sprintf("%d running, with %s", running, counted(sessions, "session"))
 	},
 }
 
@@ -270,6 +270,11 @@ func instance(s broker.ServiceInfo) string {
 	return fmt.Sprintf("instance %d, pid %d", s.Instance, s.PID)
 }
 
+// skipped says that service files are skipped. The check has to read the same folders as the broker, which brokerctl does not know.
+func skipped(files int) string {
+	return counted(files, "service file") + " skipped: 'brokerd check', with the broker's --config-dir, --system or --user, says why"
+}
+
 func (c *command) serviceReload(ctx context.Context) error {
 	r, err := ask[broker.Reloaded](ctx, c, broker.MethodReload, nil)
 	if err != nil {
@@ -298,7 +303,7 @@ func (c *command) serviceReload(ctx context.Context) error {
 	if networks != nil {
 		fmt.Fprintln(c.errs, wire.Printable(networks.Error(), wire.MaxText))
 	}
-	return errors.New(counted(len(files), "service file") + " skipped: what they declared before stays as it was")
+	return errors.New(counted(len(files), "file") + " skipped: what was read before stays as it was")
 }
 
 // printReloaded says what a reload has changed, and of what runs that its change is pending.

@@ -175,7 +175,7 @@ func TestAReloadSaysWhatHasChangedAndNamesEachProblemWithItsLine(t *testing.T) {
 	problem := "^" + regexp.QuoteMeta(w.path("first")) + `:2: nicer: `
 	o := w.ctl("service reload")
 	w.says(o.out, `^removed  com.example.echo \(pending: it is gone when its instance has ended\)$`, `^removed  com.example.new$`)
-	w.says(o.errs, problem, `^brokerctl: 1 service file skipped: what they declared before stays`)
+	w.says(o.errs, problem, `^brokerctl: 1 file skipped: what was read before stays`)
 	if o.code != 1 || strings.Contains(o.out, "com.example.first") {
 		t.Errorf("exit code %d, %s", o.code, o.out)
 	}
@@ -198,15 +198,18 @@ func TestWhoMayNotIsToldTheRule(t *testing.T) {
 	program, err := os.ReadFile("/proc/self/exe")
 	copied := filepath.Join(filepath.Dir(w.broker.Socket), "brokerctl")
 	w.must(err, os.Chmod(filepath.Dir(w.broker.Socket), 0o755), os.WriteFile(copied, program, 0o755))
-	for _, words := range []string{"start " + echo, "stop " + echo, "why " + echo, "logs " + echo, "reload"} {
-		cmd := w.program(append([]string{"service"}, strings.Fields(words)...)...)
+	for words, rule := range map[string]string{
+		"service start " + echo: `allow\.admin of com\.example\.echo \(uid:7\)`, "service stop " + echo: `allow\.admin`, "service why " + echo: `allow\.admin`,
+		"service logs " + echo: `allow\.admin`, "service reload": `only root may`, "call " + echo + " echo": `allow\.open of com\.example\.echo \(empty\)`,
+	} {
+		cmd := w.program(strings.Fields(words)...)
 		cmd.Path, cmd.Dir = copied, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		said, err := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != 4 {
-			t.Errorf("service %s: exit code %d, want 4: %v", words, code, err)
+			t.Errorf("%s: exit code %d, want 4: %v", words, code, err)
 		}
-		w.says(string(said), `uid 65534 may not .*only root.*\(not_permitted\)`)
+		w.says(string(said), `uid 65534 may not .*only root.*\(not_permitted\)`, rule)
 	}
 }
 

@@ -19,7 +19,7 @@ func (c *command) status(ctx context.Context) error {
 	sessions, denied := fmt.Sprintf("%d open, %d closed since the start", s.Open, s.Closed), fmt.Sprintf("%d, over quota %d", s.Denied, s.OverQuota)
 	services := fmt.Sprintf("%d, instances %d", s.Services, s.Instances)
 	if s.Skipped > 0 {
-		services += fmt.Sprintf("; %s skipped: 'brokerd check' says why", counted(s.Skipped, "service file"))
+		services += "; " + skipped(s.Skipped)
 	}
 	now := meter{time.Now(), map[string][]int64{"": {int64(s.Open) + s.Closed, s.Closed, s.Denied, s.OverQuota}}}
 	if rate := now.rates(c.before, ""); rate != nil {

@@ -98,10 +98,13 @@ func instanceEnded(e broker.Event) string {
 	if e.Exit == nil {
 		return text
 	}
-	if e.Exit.Why != "" {
+	switch {
+	case e.Exit.Why == "":
+		return text + ": " + e.Exit.Status
+	case e.Exit.Status == "not started":
 		return text + " could not be started: " + e.Exit.Why
 	}
-	return text + ": " + e.Exit.Status
+	return text + ": " + e.Exit.Status + ", by the broker, as " + e.Exit.Why
 }
 
 func refusal(e broker.Event) string {

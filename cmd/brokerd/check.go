@@ -117,9 +117,9 @@ func report(folders, files []string, services []servicefile.Service, problems []
 		code = exitFailed
 	}
 	if len(folders) > 0 {
-		verdict += ", in services.d of " + wire.Printable(strings.Join(folders, " and "), 1024)
+		verdict += ", in " + wire.Printable(strings.Join(folders, " and "), 1024)
 		if none := without(folders); len(none) > 0 {
-			verdict += "; there is none in " + wire.Printable(strings.Join(none, " and "), 1024)
+			verdict += "; there is no services.d in " + wire.Printable(strings.Join(none, " and "), 1024)
 		}
 	}
 	fmt.Println(verdict)

@@ -33,6 +33,8 @@ sessions and services live on and the next brokerd takes them up.
 
 With --metrics it counts for Prometheus, at a Unix socket of its own user or at an address; docs/operating.md lists what.
 
+'brokerd help' lists the other commands: check, network, demo and version.
+
 examples:
   brokerd serve --network default=10.88.0.0/24 --network lab=10.99.0.0/16
   brokerd serve --system --leave-instances
@@ -44,7 +46,7 @@ func serveMain(args []string) int {
 	path := flags.String("socket", "", "path of the broker's socket")
 	which := flagsOfConfig(flags, "be the system's broker, at "+socket.SystemPath, "be this user's broker, also as root")
 	leave := flags.Bool("leave-instances", false, "when stopped, leave sessions and services alone for the next brokerd")
-	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX`; may be given more than once")
+	networks := flags.StringArray("network", []string{defaultNetwork}, "a network, as `NAME=PREFIX[,PREFIX...]`; may be given more than once")
 	place := flags.String("metrics", "", "serve metrics for Prometheus at `unix:PATH|ADDRESS`, as 127.0.0.1:9464")
 	logging := cli.AddLogFlags(flags, slog.LevelInfo)
 	if code, ok := parse(flags, args, serveHelp); !ok {

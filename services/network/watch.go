@@ -125,12 +125,14 @@ func (r *InspectRequest) Validate() error {
 	return checkNames("inspect a lease", r.Network, r.Hostname)
 }
 
-// ByName returns a request for the lease that a text names: an address, the id of a lease, or a hostname. A hostname may look like an id: ask for it
-// by Hostname then. It fails with wire.Malformed.
+// ByName returns a request for the lease that a text names: an address, also with its prefix length as lists show it, the id of a lease, or a hostname. A
+// hostname may look like an id: ask for it by Hostname then. It fails with wire.Malformed.
 func ByName(network, text string) (InspectRequest, error) {
 	r := InspectRequest{Network: network}
 	if _, err := netip.ParseAddr(text); err == nil {
 		r.Address = text
+	} else if prefix, err := netip.ParsePrefix(text); err == nil {
+		r.Address = prefix.Addr().String()
 	} else if CheckLeaseID(text) == nil {
 		r.Lease = text
 	} else {

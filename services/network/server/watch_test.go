@@ -281,9 +281,9 @@ func TestALeaseIsFoundByItsIDItsAddressesAndItsNames(t *testing.T) {
 		network, name string
 		want          string
 	}{
-		{"", first.ID, first.ID}, {"a", first.ID, first.ID}, {"", "10.9.0.2", first.ID}, {"", "fd00:9::2", first.ID}, {"", "FD00:9:0::2", first.ID}, {"", "WWW.", first.ID},
+		{"", first.ID, first.ID}, {"a", first.ID, first.ID}, {"", "10.9.0.2", first.ID}, {"", "fd00:9::2", first.ID}, {"", "10.9.0.2/24", first.ID}, {"", "fd00:9::2/64", first.ID}, {"", "FD00:9:0::2", first.ID}, {"", "WWW.", first.ID},
 		{"a", "web", first.ID}, {"b", "web", second.ID}, {"", "web", string(wire.Conflict)}, {"b", first.ID, string(wire.NotFound)}, {"b", "10.9.0.2", string(wire.NotFound)},
-		{"", "10.9.0.3", string(wire.NotFound)}, {"", "db", string(wire.NotFound)}, {"c", "web", string(wire.NotFound)}, {"", "a b", string(wire.Malformed)}, {"", "", string(wire.Malformed)},
+		{"", "10.9.0.3", string(wire.NotFound)}, {"", "db", string(wire.NotFound)}, {"c", "web", string(wire.NotFound)}, {"", "a b", string(wire.Malformed)}, {"", "10.9.0.2/33", string(wire.Malformed)}, {"", "", string(wire.Malformed)},
 	} {
 		r, err := network.ByName(test.network, test.name)
 		var got network.LeaseInfo
