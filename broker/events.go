@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/internal/count"
 	"github.com/fairlead-dev/fairlead/internal/nearest"
+	"github.com/fairlead-dev/fairlead/internal/pace"
 	"github.com/fairlead-dev/fairlead/internal/ring"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -26,8 +27,8 @@ const (
 
 // The events are what has happened last, numbered from 1 on, for those who monitor.
 type events struct {
-	rate     limiter     // of refusals, which peers can cause any number of
-	refusals *count.Each // by kind, also those that are not told
+	rate     pace.Limiter // of refusals, which peers can cause any number of
+	refusals *count.Each  // by kind, also those that are not told
 
 	mu   sync.Mutex
 	ring *ring.Ring[*Event]
@@ -45,7 +46,7 @@ func (k *events) add(e Event) {
 // refused adds a refusal, as many a second as are logged; the next one that is added says how many were not.
 func (k *events) refused(e Event, err error) {
 	k.refusals.Add(e.Kind)
-	tell, untold := k.rate.admit(time.Now())
+	tell, untold := k.rate.Admit(time.Now())
 	if !tell {
 		return
 	}

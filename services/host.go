@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/internal/pace"
 	"github.com/fairlead-dev/fairlead/internal/process"
 	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -48,6 +49,7 @@ type Host struct {
 	log     *slog.Logger
 	watch   *watch.Set
 	clients *watch.Processes
+	unables pace.Limiter
 	files   int // how many descriptors this process may have open; a broker counts its own
 	news    news
 	turns   chan struct{} // sessions that are being accepted
@@ -104,6 +106,17 @@ func (h *Host) HandOver(o wire.HandOver, conn *net.UnixConn) {
 	h.mu.Unlock()
 	if draining {
 		h.refuse(o, conn, wire.Errorf(wire.Terminating, "the service is being stopped"))
+	}
+}
+
+// unable logs what could not be done for a client. Clients can cause any number of such lines.
+func (h *Host) unable(what string, args ...any) {
+	tell, untold := h.unables.Admit(time.Now())
+	if tell && untold > 0 {
+		args = append(args, "more", untold)
+	}
+	if tell {
+		h.log.Warn(what, args...)
 	}
 }
 
@@ -208,7 +221,7 @@ func (h *Host) add(s *hosted, client *process.Handle, info wire.SessionInfo) {
 	if client != nil {
 		var err error
 		if s.client, err = h.clients.Join(client, func() { h.exited(s) }); err != nil { // its socket still tells
-			h.log.Warn("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", info.Client.PID, "err", err)
+			h.unable("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", info.Client.PID, "err", err)
 		}
 	}
 	h.news.opened(info)

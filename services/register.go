@@ -240,7 +240,7 @@ func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error)
 	if malformed := m.Decode(&facts); malformed != nil {
 		return nil, malformed
 	}
-	r.log.Error("cannot take a connection over", "session", session.ShortID(facts.ID), "code", wire.CodeOf(err), "err", err)
+	r.host.unable("cannot take a connection over", "session", session.ShortID(facts.ID), "code", wire.CodeOf(err), "err", err)
 	r.host.lost(wire.HandOver{Session: facts.ID, Endpoint: facts.Endpoint, Title: facts.Title, Client: facts.Client},
 		wire.End{Code: wire.OverQuota, Origin: wire.Local, Text: err.Error()})
 	return nil, err

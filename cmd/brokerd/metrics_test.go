@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -293,6 +294,28 @@ func status(ctx context.Context, method, url string, header int) (int, error) {
 		return 0, err
 	}
 	return answer.StatusCode, answer.Body.Close()
+}
+
+// The guard is the Limiter of failures in cmd/internal/metrics.
+func TestWhoGoesBeforeTheAnswerFillsNoLog(t *testing.T) {
+	p, d := busy(t)
+	began := time.Now()
+	for range 100 {
+		conn, err := net.Dial("unix", filepath.Join(p.dir, "m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
+			t.Error(err)
+		}
+		conn.Close()
+	}
+	d.await("broken pipe", 1)
+	d.stop()
+	most := 10 * (int(time.Since(began)/time.Second) + 2)
+	if n := len(d.log("broken pipe")); n > most {
+		t.Errorf("100 requests whose answers nobody reads are logged in %d lines, want at most %d", n, most)
+	}
 }
 
 func TestAPlaceForMetricsThatIsNoneIsAMistypedCall(t *testing.T) {

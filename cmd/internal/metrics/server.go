@@ -3,9 +3,11 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/internal/pace"
 )
 
 // Bounds of the HTTP server, which anybody who reaches it may try.
@@ -31,10 +34,9 @@ const (
 func Serve(ctx context.Context, l net.Listener, b *broker.Broker, log *slog.Logger) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewCollector(b), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	errorLog := slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	mux := http.NewServeMux()
 	mux.Handle("GET "+path, promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog: errorLog, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxInFlight, CoalesceGather: true,
+		ErrorLog: &failures{log: log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxInFlight, CoalesceGather: true,
 	}))
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: answerTime, MaxHeaderBytes: maxHeader,
@@ -59,4 +61,22 @@ func Serve(ctx context.Context, l net.Listener, b *broker.Broker, log *slog.Logg
 		server.Close()
 	}
 	serving.Wait()
+}
+
+// A failures logs what a scrape does not get. Who goes before it has the answer can cause any number of such lines.
+type failures struct {
+	log  *slog.Logger
+	rate pace.Limiter
+}
+
+// Println logs a failure, as promhttp.Logger.
+func (f *failures) Println(v ...any) {
+	tell, untold := f.rate.Admit(time.Now())
+	args := []any{"err", strings.TrimSpace(fmt.Sprintln(v...))}
+	if untold > 0 {
+		args = append(args, "more", untold)
+	}
+	if tell {
+		f.log.Warn("a scrape of the metrics failed", args...)
+	}
 }

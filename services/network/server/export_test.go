@@ -55,3 +55,9 @@ type Memory = memory
 // Remember and Recall are those of a memory.
 func (m *memory) Remember(hostname string, addresses []netip.Addr) { m.remember(hostname, addresses) }
 func (m *memory) Recall(hostname string) []netip.Addr              { return m.recall(hostname) }
+
+// A Space is what is written down about a network namespace.
+type Space = space
+
+// SameWitness reports whether two namespaces are one witness.
+func SameWitness(a, b Space) bool { return (&keeper{space: a}).same(&keeper{space: b}) }

@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
+
+	"github.com/fairlead-dev/fairlead/internal/pace"
 )
 
 // laterStep is how many entries that wait are written at a time.
@@ -24,6 +27,7 @@ type record struct {
 	boot   string
 	table  *Server
 	log    *slog.Logger
+	told   pace.Limiter
 
 	// turn has one place: who has put its token there may use the files, and guards what follows.
 	turn   chan struct{}
@@ -105,7 +109,18 @@ func (r *record) sign() {
 		_, err = r.note.WriteAt(append(sign{boot: r.boot, generation: r.now.generation, size: r.now.size}.encode(), next.encode()...), 0)
 	}
 	if err != nil {
-		r.log.Warn("cannot note the length of the record of leases", "err", err)
+		r.warn("cannot note the length of the record of leases", "err", err)
+	}
+}
+
+// warn logs what cannot be written. On a full disk each lease can cause it.
+func (r *record) warn(what string, args ...any) {
+	tell, untold := r.told.Admit(time.Now())
+	if tell && untold > 0 {
+		args = append(args, "more", untold)
+	}
+	if tell {
+		r.log.Warn(what, args...)
 	}
 }
 
@@ -191,13 +206,13 @@ func (r *record) tend(ctx context.Context) {
 func (r *record) tidy() (more bool) {
 	if later := r.waiting(); len(later) > 0 {
 		if err := r.write(later...); err != nil {
-			r.log.Warn("after a crash of this instance addresses would be kept for longer than needed", "err", err)
+			r.warn("after a crash of this instance addresses would be kept for longer than needed", "err", err)
 			return false
 		}
 		r.written(len(later))
 	}
 	if err := r.shorten(); err != nil {
-		r.log.Warn("the record of leases has more lines than it needs", "err", err)
+		r.warn("the record of leases has more lines than it needs", "err", err)
 		return false
 	}
 	return r.next != nil || len(r.waiting()) > 0

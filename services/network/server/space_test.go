@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/internal/netns"
 	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/services/network/server"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -236,6 +237,25 @@ func TestANumberThatAnotherNamespaceHasGotSinceKeepsNoLease(t *testing.T) {
 				t.Errorf("the other one has gone meanwhile: %v, %v", exists, err)
 			}
 		})
+	}
+}
+
+// The guard is same in keeper.go. The kernel gives an inode again at once, and tells the end of who had it some time later.
+func TestANamespaceWithTheInodeOfOneThatIsGoneIsAnotherWitness(t *testing.T) {
+	one := server.Space{ID: netns.ID{Inode: 4026532000, Dev: 4}, Unique: 11, Number: netns.FirstOwn + 1, Home: netns.ID{Inode: 4026531840, Dev: 4}}
+	if !server.SameWitness(one, one) {
+		t.Error("a namespace is not itself")
+	}
+	for name, change := range map[string]func(other *server.Space){
+		"another unique number": func(other *server.Space) { other.Unique++ },
+		"another nsid":          func(other *server.Space) { other.Number++ },
+		"another inode":         func(other *server.Space) { other.Inode++ },
+	} {
+		other := one
+		change(&other)
+		if server.SameWitness(one, other) {
+			t.Errorf("%s: it counts as the same", name)
+		}
 	}
 }
 
