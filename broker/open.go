@@ -61,6 +61,9 @@ func (b *Broker) tryOpen(conn *net.UnixConn, client party, o wire.Open) error {
 		taken, err := b.handOver(ctx, i, conn, client, o)
 		b.counters.handOver(err, began)
 		done(taken)
+		if err != nil && b.ctx.Err() != nil { // it was under way
+			return b.goodbye()
+		}
 		if err == nil || !i.over() || ctx.Err() != nil {
 			return err
 		}

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -79,4 +81,43 @@ func TestOnlyWhoMayDoEverythingShutsTheBrokerDown(t *testing.T) {
 		t.Errorf("a stranger's shutdown: %+v", g)
 	}
 	ask[broker.Status](t, b, broker.MethodStatus, nil)
+}
+
+func TestAnOpenWhoseHandOverWaitsWhenTheBrokerIsStoppedIsToldSo(t *testing.T) {
+	const opens = 600 // more than an instance that reads nothing has credit for
+	at := brokertest.Socket(t)
+	b, err := broker.New(broker.Config{Socket: at})
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- b.Serve(ctx) }()
+	conn, err := connect(at)
+	must(t, err)
+	defer conn.Close()
+	must(t, say(conn, wire.KindRegister, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}}), answer(conn))
+	codes := make(chan wire.Code, opens)
+	for range opens {
+		go func() {
+			_, err := client.Dial(within(t, 5*time.Second), echoEndpoint, client.Options{Socket: at})
+			codes <- wire.CodeOf(err)
+		}()
+	}
+	until(t, "hand-overs wait", func() bool {
+		return b.Has(uint32(os.Getuid()), quota.Waiting) > 0 && b.Has(uint32(os.Getuid()), quota.Sessions) > 100
+	})
+	stop()
+	must(t, <-served)
+	conn.Close()
+	waited := 0
+	for range opens { // those that were handed over ask again, in vain
+		switch code := <-codes; code {
+		case wire.Unavailable:
+			waited++
+		case wire.Canceled:
+			t.Errorf("an open is answered with %s, want %s", code, wire.Unavailable)
+		}
+	}
+	if waited == 0 {
+		t.Error("no hand-over waited")
+	}
 }
