@@ -56,7 +56,7 @@ func knockAsStrangers() {
 	for range knockers {
 		conn, err := connect(os.Getenv(socket.Variable))
 		fail(err)
-		conn.SetDeadline(time.Now().Add(2 * time.Second)) // less than a broker waits for a first frame
+		conn.SetDeadline(time.Now().Add(patience)) // who keeps a place is let go in its time
 		all = append(all, conn)
 	}
 	refused := 0
@@ -83,13 +83,13 @@ func asStranger(t *testing.T) *exec.Cmd {
 
 func TestStrangersWhoSayNothingTakeNobodysPlaceButTheirOwn(t *testing.T) {
 	needsRoot(t)
-	const places = 256 // of strangers
+	const places = 64 // of one stranger
 	b := brokertest.Start(t)
 	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
 	strangers := playWith(t, asStranger(t), "strangers", "", b.Socket)
 	away, err := strconv.Atoi(strangers.line(t))
-	if must(t, err); away < knockers-2*places { // some answers may be late
-		t.Errorf("%d of %d strangers are turned away, want all but %d", away, knockers, places)
+	if must(t, err); away < knockers-5*places { // who comes late on a loaded machine may find a place that was given up
+		t.Errorf("%d of %d connections of a stranger are turned away, want all but %d", away, knockers, places)
 	}
 	ask[broker.Status](t, b, broker.MethodStatus, nil)
 }
