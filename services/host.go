@@ -47,8 +47,7 @@ const (
 type Host struct {
 	conf    Server
 	log     *slog.Logger
-	watch   *watch.Set
-	clients *watch.Processes
+	watch   *watch.Set // of the clients' processes
 	unables pace.Limiter
 	files   int // how many descriptors this process may have open; a broker counts its own
 	news    news
@@ -69,7 +68,8 @@ type Host struct {
 // A hosted session is one of a Host's.
 type hosted struct {
 	*session.Session
-	client *watch.Share // nil where the kernel gave no handle on it
+	client *process.Handle // nil where the kernel gave none
+	watch  *watch.Watch
 }
 
 // NewHost returns a Host for the endpoints of a Server. It must be released.
@@ -82,7 +82,7 @@ func NewHost(s Server) (*Host, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{conf: s, log: logger, watch: set, clients: watch.NewProcesses(set), files: math.MaxInt32, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
+	h := &Host{conf: s, log: logger, watch: set, files: math.MaxInt32, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.news.init()
 	return h, nil
@@ -185,7 +185,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, Peer: peer,
 		Handler: handler, Send: o.Limits, Receive: limits, Logger: h.log, Lane: slices.Contains(features, wire.FeatureLane),
 	})
-	begun := &hosted{Session: s}
+	begun := &hosted{Session: s, client: client}
 	if err == nil {
 		h.sessions[o.Session] = begun
 		h.returning.Add(1)
@@ -194,7 +194,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	if err != nil {
 		return err
 	}
-	h.add(begun, client, wire.SessionInfo{
+	h.add(begun, wire.SessionInfo{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: s.Started().UnixNano(), Client: peer,
 	})
 	return nil
@@ -217,10 +217,13 @@ func (h *Host) ask(o Opening) (err error) {
 }
 
 // add tells of a session that has begun, and has it leave when it ends.
-func (h *Host) add(s *hosted, client *process.Handle, info wire.SessionInfo) {
-	if client != nil {
-		var err error
-		if s.client, err = h.clients.Join(client, func() { h.exited(s) }); err != nil { // its socket still tells
+func (h *Host) add(s *hosted, info wire.SessionInfo) {
+	if s.client != nil {
+		raw, err := s.client.SyscallConn()
+		if err == nil {
+			s.watch, err = h.watch.Add(raw, watch.Process, func() { h.exited(s) })
+		}
+		if err != nil { // its socket still tells
 			h.unable("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", info.Client.PID, "err", err)
 		}
 	}
@@ -241,9 +244,10 @@ func (h *Host) exited(s *hosted) {
 
 // left takes a session that has ended out. It counts until its handlers have returned, too.
 func (h *Host) left(s *hosted, end wire.End) {
-	if s.client != nil {
-		s.client.Leave()
+	if s.watch != nil {
+		h.watch.Remove(s.watch)
 	}
+	s.client.Close()
 	h.mu.Lock()
 	delete(h.sessions, s.ID())
 	h.mu.Unlock()

@@ -34,7 +34,7 @@ type budget struct {
 	mu       sync.Mutex
 	held     int
 	patience time.Duration // of await; 0: replyWait
-	room     bell          // rings when held has shrunk
+	room     chan struct{} // closed when held has shrunk; nil: nobody waits
 }
 
 // limit sets the bound for what the peer has been told that it may send.
@@ -62,7 +62,14 @@ func (b *budget) full() (room <-chan struct{}) {
 	if b.held <= b.bound {
 		return nil
 	}
-	return b.room.wait()
+	return b.roomLocked()
+}
+
+func (b *budget) roomLocked() chan struct{} {
+	if b.room == nil {
+		b.room = make(chan struct{})
+	}
+	return b.room
 }
 
 // tryTake adds n bytes if there is room for them. Else it returns a channel that is closed when something was given back.
@@ -73,7 +80,7 @@ func (b *budget) tryTake(n int) (room <-chan struct{}) {
 		b.held += n
 		return nil
 	}
-	return b.room.wait()
+	return b.roomLocked()
 }
 
 // give gives n bytes back.
@@ -81,8 +88,9 @@ func (b *budget) give(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= n
-	if n > 0 {
-		b.room.ring()
+	if b.room != nil && n > 0 {
+		close(b.room)
+		b.room = nil
 	}
 }
 

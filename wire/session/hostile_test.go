@@ -39,7 +39,8 @@ func withHostileServing(t *testing.T, serves handler) (*hostile, *session.Sessio
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := plainYamux()
+	conf := yamux.DefaultConfig()
+	conf.LogOutput = io.Discard
 	conf.EnableKeepAlive = false
 	mux, err := yamux.Client(a, conf)
 	if err != nil {
@@ -320,7 +321,9 @@ func TestALargeReplyThatNeverComesHoldsNobodyForEver(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer closes(t, c)
-			mux, err := yamux.Server(b, plainYamux())
+			conf := yamux.DefaultConfig()
+			conf.LogOutput = io.Discard
+			mux, err := yamux.Server(b, conf)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,8 +14,6 @@ import (
 
 // A link carries the frames of a message channel. One goroutine at a time reads it and one writes it.
 type link interface {
-	// wait returns when read has something to return, or soon will.
-	wait()
 	// read returns the next frame. io.EOF means that the peer writes no more.
 	read() (arrived, error)
 	// more reports whether more has come than was read.
@@ -42,7 +40,6 @@ type arrived struct {
 type laneLink struct{ conn *conn }
 
 func (l laneLink) read() (arrived, error)              { return l.conn.in.next() }
-func (l laneLink) wait()                               { l.conn.in.wait() }
 func (l laneLink) more() bool                          { return l.conn.in.more() }
 func (l laneLink) direct() bool                        { return l.conn.try != nil }
 func (l laneLink) try(o *outgoing) (whole, begun bool) { return l.conn.tryLane(o) }
@@ -90,7 +87,6 @@ func readFrame(r io.Reader) (wire.Frame, error) {
 	})
 }
 
-func (l *streamLink) wait()      {}
 func (l *streamLink) more() bool { return l.r.Buffered() > 0 }
 
 // A stream waits for its reader, whoever writes it.

@@ -20,8 +20,9 @@ import (
 
 // A mux is yamux on a session's conn. It starts with the first stream of either side.
 type mux struct {
-	s    *Session
-	come feed // what the conn's reader passes on
+	s       *Session
+	come    *io.PipeReader // what the conn's reader passes on
+	passing *io.PipeWriter
 
 	mu        sync.Mutex
 	y         *yamux.Session // nil until it is started
@@ -31,7 +32,7 @@ type mux struct {
 
 func (m *mux) init(s *Session) {
 	m.s = s
-	m.come.init()
+	m.come, m.passing = io.Pipe()
 }
 
 // start starts yamux, unless it has been.
@@ -50,7 +51,7 @@ func (m *mux) start() error {
 	if m.s.conf.Opener {
 		begin = yamux.Client
 	}
-	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log()))
+	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log))
 	if err == nil {
 		m.y = y
 		m.accepting = !m.s.conf.Lane || m.s.spawn(m.s.accept) // without a lane that begins behind the message channel
@@ -73,8 +74,14 @@ func (m *mux) over() bool {
 	return y != nil && (m.s.conn.flows.over() || y.IsClosed())
 }
 
-// cut ends yamux behind what was passed on.
-func (m *mux) cut(err error) { m.come.finish(err) }
+// pass hands bytes to yamux, and returns when it has them all.
+func (m *mux) pass(b []byte) error {
+	_, err := m.passing.Write(b)
+	return err
+}
+
+// cut ends yamux at once.
+func (m *mux) cut(err error) { m.passing.CloseWithError(err) }
 
 // end tells yamux that nothing more comes, and returns when it has dealt with all that came.
 func (m *mux) end(err error) {
@@ -99,22 +106,17 @@ func (m *mux) close() {
 	m.closed = true
 	y := m.y
 	m.mu.Unlock()
-	m.come.close()
+	m.come.Close()
 	if y != nil {
 		y.Close()
 	}
 }
 
-// A muxConn is the connection that yamux sees. It joins the two writes of a frame, cuts one that is long, and never blocks.
+// A muxConn is the connection that yamux sees. It joins the two writes of a frame, and never blocks in one.
 type muxConn struct {
 	net.Conn // for its addresses
 	mux      *mux
-
-	// The rest is of yamux's sender.
-	head   [yamuxHeader]byte // of a data frame, until its body comes
-	held   bool              // it is there
-	heads  []byte            // of the frames that are being written
-	frames [][]byte
+	frame    []byte // a data frame's header, until its body comes; only yamux's sender uses it
 }
 
 // Read fails when yamux is to end.
@@ -129,41 +131,29 @@ func (c *muxConn) Read(b []byte) (int, error) {
 // Write takes all of b.
 func (c *muxConn) Write(b []byte) (int, error) {
 	conn := c.mux.s.conn
-	if h := yamuxFrame(b); !c.held && len(b) == yamuxHeader {
+	if h := yamuxFrame(b); len(c.frame) == 0 && len(b) == yamuxHeader {
 		conn.flows.sent(h)
 		if h.kind() == yamuxData && h.length() > 0 {
-			c.held = true
-			copy(c.head[:], b)
+			c.frame = append(c.frame, b...)
 			return len(b), nil
 		}
 	}
-	c.frames = append(c.frames[:0], b, nil)
-	if c.held {
-		c.held = false
-		c.cut(b)
+	if len(c.frame) == 0 {
+		conn.writeMux(b)
+		return len(b), nil
 	}
-	conn.writeMux(c.frames)
-	clear(c.frames)
+	c.frame = append(c.frame, b...)
+	conn.writeMux(c.frame)
+	if c.frame = c.frame[:0]; cap(c.frame) > smallChunk {
+		c.frame = nil
+	}
 	return len(b), nil
-}
-
-// cut makes frames of maxChunk of the one whose header came before.
-func (c *muxConn) cut(data []byte) {
-	c.heads, c.frames = c.heads[:0], c.frames[:0]
-	for h := yamuxFrame(c.head[:]); len(data) > 0; h.clear() { // only the first begins or acknowledges its stream
-		n := min(len(data), maxChunk)
-		h.setLength(n)
-		at := len(c.heads)
-		c.heads = append(c.heads, h...)
-		c.frames = append(c.frames, c.heads[at:], data[:n])
-		data = data[n:]
-	}
 }
 
 // Close is called by yamux when it ends. The conn's reader, which may wait, then sees why.
 func (c *muxConn) Close() error {
 	c.mux.s.conn.flows.close()
-	c.mux.come.close()
+	c.mux.come.Close()
 	return c.mux.s.conn.SetReadDeadline(longAgo)
 }
 
@@ -197,9 +187,8 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	if y.NumStreams()+int(opening) < acceptBacklog {
 		return y.OpenStream()
 	}
-	turn := s.semaphore(&s.openingTurn, 1)
 	select {
-	case turn <- struct{}{}:
+	case c.opening <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.done:
@@ -211,7 +200,7 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	}
 	opened := make(chan result)
 	spawned := s.spawn(func() {
-		defer func() { <-turn }()
+		defer func() { <-c.opening }()
 		stream, err := y.OpenStream()
 		select {
 		case opened <- result{stream, err}:
@@ -257,17 +246,12 @@ func (s *Session) endedOr(err error) error {
 // acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
 const acceptBacklog = 256
 
-// maxWindow is how many bytes of a stream may be on their way to its reader, after yamuxWindow at first. yamux gives more when half of it has been read: with
-// half as much again, writer and reader go on while each is woken up. With twice as much yamux's buffer for a reader that is slow was beyond 2 MiB.
-const maxWindow = yamuxWindow + yamuxWindow/2
-
 // yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that
 // the peer does not close stays: a reset would take from the peer what it has not yet read. streamsBound bounds their number.
 func yamuxConfig(logger *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
 	c.AcceptBacklog = acceptBacklog
-	c.MaxStreamWindowSize = maxWindow
 	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
 	c.StreamOpenTimeout = 0
 	c.StreamCloseTimeout = 0

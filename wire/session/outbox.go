@@ -77,15 +77,15 @@ type outbox struct {
 	queue   []*outgoing
 	facts   *outgoing // the last frame of facts
 	bytes   int
-	room    bell // rings when the queue has shrunk
-	writing bool // or direct
-	last    bool // nothing more is queued; the writer finishes the link when the queue is empty
+	room    chan struct{} // closed when the queue has shrunk
+	writing bool          // or direct
+	last    bool          // nothing more is queued; the writer finishes the link when the queue is empty
 	broken  bool
 }
 
 func (o *outbox) init(s *Session) {
 	o.owner, o.failed, o.trace = &s.own, s.writeFailed, s.trace
-	o.finished = make(chan struct{})
+	o.room, o.finished = make(chan struct{}), make(chan struct{})
 }
 
 // open gives the outbox the link to write to.
@@ -131,7 +131,7 @@ func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
 	o.mu.Lock()
 	if o.bytes >= outboxLimit && !o.last && !o.broken {
 		defer o.mu.Unlock()
-		return o.room.wait(), false
+		return o.room, false
 	}
 	if o.directLocked(m) {
 		o.mu.Unlock()
@@ -229,13 +229,18 @@ func (o *outbox) withdraw(m *outgoing) bool {
 	if i >= 0 { // else it was dropped
 		o.queue = slices.Delete(o.queue, i, i+1)
 		o.bytes -= wire.HeaderSize + len(m.frame.Body)
-		o.room.ring()
+		o.signalLocked()
 	}
 	o.mu.Unlock()
 	if i >= 0 {
 		socket.CloseFiles(m.files)
 	}
 	return true
+}
+
+func (o *outbox) signalLocked() {
+	close(o.room)
+	o.room = make(chan struct{})
 }
 
 // finish queues the last frame, if there is one, and has the link finished after it. The first call counts.
@@ -249,7 +254,7 @@ func (o *outbox) finish(end *wire.Frame) {
 		o.addLocked(&outgoing{frame: *end})
 	}
 	o.last = true
-	o.room.ring() // who waits for room has nothing to wait for
+	o.signalLocked() // who waits for room has nothing to wait for
 	o.startLocked()
 }
 
@@ -258,7 +263,7 @@ func (o *outbox) fail() {
 	o.mu.Lock()
 	dropped := o.queue
 	o.queue, o.bytes, o.broken = nil, 0, true
-	o.room.ring()
+	o.signalLocked()
 	o.mu.Unlock()
 	for _, m := range dropped {
 		socket.CloseFiles(m.files)
@@ -333,7 +338,7 @@ func (o *outbox) take() []*outgoing {
 		batch := slices.Clone(o.queue[:n])
 		o.queue = slices.Delete(o.queue, 0, n) // which clears what is behind
 		o.bytes -= size
-		o.room.ring()
+		o.signalLocked()
 		return batch
 	case o.last && !o.broken:
 		o.broken = true // the link is finished once

@@ -59,7 +59,9 @@ var entries = map[string]func(t *testing.T, peer, conn *net.UnixConn, c session.
 		if err != nil {
 			t.Fatal(err)
 		}
-		mux, err := yamux.Client(peer, plainYamux())
+		conf := yamux.DefaultConfig()
+		conf.LogOutput = io.Discard
+		mux, err := yamux.Client(peer, conf)
 		if err != nil {
 			t.Fatal(err)
 		}

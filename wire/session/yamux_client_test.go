@@ -33,7 +33,9 @@ func withStock(t *testing.T, serves handler) (*stock, *session.Session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mux, err := yamux.Client(a, plainYamux())
+	conf := yamux.DefaultConfig()
+	conf.LogOutput = io.Discard
+	mux, err := yamux.Client(a, conf)
 	if err != nil {
 		t.Fatal(err)
 	}

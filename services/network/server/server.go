@@ -56,17 +56,16 @@ type Config struct {
 
 // A Server is the network service. It must be closed.
 type Server struct {
-	conf      Config
-	log       *slog.Logger
-	uid       uint32 // that it runs as
-	watch     *watch.Set
-	processes *watch.Processes // the holders'
-	news      *netns.News      // nil: namespaces are not watched
-	home      netns.ID         // the network namespace that this service is in
-	record    *record
-	began     time.Time
-	stop      context.CancelFunc
-	own       sync.WaitGroup
+	conf   Config
+	log    *slog.Logger
+	uid    uint32 // that it runs as
+	watch  *watch.Set
+	news   *netns.News // nil: namespaces are not watched
+	home   netns.ID    // the network namespace that this service is in
+	record *record
+	began  time.Time
+	stop   context.CancelFunc
+	own    sync.WaitGroup
 
 	counters *counters
 
@@ -90,8 +89,7 @@ type Server struct {
 // unneeded is what is let go once the mutex is.
 type unneeded struct {
 	handle  *process.Handle
-	watch   *watch.Watch
-	process *watch.Share
+	watches []*watch.Watch
 }
 
 // New reads the record of the instance before, and returns a Server that knows what is held still. It fails where the networks cannot be served
@@ -119,7 +117,6 @@ func New(c Config) (*Server, error) {
 	if s.watch, err = watch.New(); err != nil {
 		return nil, err
 	}
-	s.processes = watch.NewProcesses(s.watch)
 	if err := s.begin(); err != nil {
 		s.watch.Close()
 		s.closeNews()
@@ -191,27 +188,23 @@ func (s *Server) letGo() {
 	defer s.unlock()
 	for _, h := range s.holders {
 		h.gone = true
-		s.forgetHolderLocked(h)
+		s.forgetLocked(h.handle)
 	}
 	for _, l := range s.leases {
 		for _, k := range l.keepers {
-			s.forgetLocked(unneeded{handle: k.handle})
+			s.forgetLocked(k.handle)
 		}
 	}
 	if s.doubt != nil {
 		for k := range s.doubt.suspects {
-			s.forgetLocked(unneeded{handle: k.handle})
+			s.forgetLocked(k.handle)
 		}
 	}
 }
 
-// forgetLocked has something be let go by unlock.
-func (s *Server) forgetLocked(u unneeded) { s.unneeded = append(s.unneeded, u) }
-
-// forgetHolderLocked has what a holder is watched by be let go.
-func (s *Server) forgetHolderLocked(h *holder) {
-	s.forgetLocked(unneeded{watch: h.onSocket, process: h.process})
-	h.onSocket, h.process = nil, nil
+// forgetLocked has a handle and watches be let go by unlock. Either may be missing.
+func (s *Server) forgetLocked(handle *process.Handle, watches ...*watch.Watch) {
+	s.unneeded = append(s.unneeded, unneeded{handle, watches})
 }
 
 // unlock releases the mutex, and then lets go what is no longer needed.
@@ -220,11 +213,10 @@ func (s *Server) unlock() {
 	s.unneeded = nil
 	s.mu.Unlock()
 	for _, u := range over {
-		if u.watch != nil {
-			s.watch.Remove(u.watch)
-		}
-		if u.process != nil {
-			u.process.Leave()
+		for _, w := range u.watches {
+			if w != nil {
+				s.watch.Remove(w)
+			}
 		}
 		u.handle.Close()
 	}
