@@ -12,6 +12,8 @@ const (
 	// heldBound is how much memory a session with wire.DefaultLimits holds for its peer, in bytes: with what a session costs by itself, less than 8 MiB. The
 	// costs below were measured, see TestMemoryThatOneHostilePeerCanHoldIsBounded in e2e.
 	heldBound = 6656 << 10
+	// readRoom is how much of it no reply takes: what comes off the socket may be the peer's leave for replies to go on, so it must not wait for them.
+	readRoom = 1 << 20
 	// streamCost is what a stream of the peer costs: yamux's part of it, its goroutine, its reader's buffer.
 	streamCost = 8 << 10
 	// serveCost is what it costs besides that a stream has a handler, with a small buffer of the handler's own.
@@ -72,11 +74,11 @@ func (b *budget) roomLocked() chan struct{} {
 	return b.room
 }
 
-// tryTake adds n bytes if there is room for them. Else it returns a channel that is closed when something was given back.
+// tryTake adds n bytes of a reply if there is room for them, and readRoom is left. Else it returns a channel that is closed when something was given back.
 func (b *budget) tryTake(n int) (room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held+n <= b.bound {
+	if b.held+n <= b.bound-readRoom {
 		b.held += n
 		return nil
 	}
