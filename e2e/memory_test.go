@@ -21,10 +21,6 @@ const keeps = 6 << 20
 func TestMemoryThatOneHostilePeerCanHoldIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.startBroker()
-	w.role("target").stdout.await(t, "ready")
-	measuring := w.dial(measureEndpoint)
-	ask(t, measuring)
-	quiet := ask(t, measuring)
 	rows := []string{
 		"bursts on streams",
 		"maximal bodies,open large calls,descriptors,queued replies,unread streams,half a frame",
@@ -34,7 +30,12 @@ func TestMemoryThatOneHostilePeerCanHoldIsBounded(t *testing.T) {
 	if *long {
 		rows = append(slices.Sorted(maps.Keys(attacks)), rows...)
 	}
-	for _, kinds := range rows {
+	for _, kinds := range rows { // each has a target of its own: what the Go runtime keeps of one attack is not the next one's
+		target := w.role("target")
+		target.stdout.await(t, "ready")
+		measuring := w.dial(measureEndpoint)
+		ask(t, measuring)
+		quiet := ask(t, measuring)
 		p := w.role("attacker", targetEndpoint, kinds)
 		p.stdout.await(t, "holding")
 		held := ask(t, measuring)
@@ -49,6 +50,9 @@ func TestMemoryThatOneHostilePeerCanHoldIsBounded(t *testing.T) {
 		if held.Memory-quiet.Memory >= mostHeld {
 			t.Errorf("%s: %d bytes more are held than before", kinds, held.Memory-quiet.Memory)
 		}
+		measuring.Close()
+		target.stdin.Close()
+		target.exit(t)
 	}
 }
 
