@@ -143,8 +143,8 @@ func (a *flows) giveEmpty() {
 	}
 }
 
-// buffered returns how large yamux's buffer of a stream may be in which there were so many bytes at most: it doubles as it grows.
-func buffered(most int) int { return 2 * most }
+// buffered returns how large yamux's buffer of a stream is, on average, in which there were so many bytes at most: it doubles as it grows.
+func buffered(most int) int { return most + most/2 }
 
 // emptiedLocked notes that the stream's buffer was given back.
 func (f *flow) emptiedLocked() {
