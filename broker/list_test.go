@@ -180,7 +180,7 @@ func TestAListTellsWhatSessionsHaveCarriedAndWaitsForNoInstanceThatIsStopped(t *
 	if got := traffic()[s.ID()]; got.Calls != 3 || got.Received == 0 || got.Sent == 0 {
 		t.Errorf("after 3 calls: %+v", got)
 	}
-	must(t, syscall.Kill(still.cmd.Process.Pid, syscall.SIGSTOP))
+	halt(t, still.cmd.Process.Pid)
 	of := traffic()
 	must(t, syscall.Kill(still.cmd.Process.Pid, syscall.SIGCONT))
 	if got, listed := of[other.ID()]; got != nil || !listed || of[s.ID()] == nil {
