@@ -35,6 +35,7 @@ type budget struct {
 
 	mu       sync.Mutex
 	held     int
+	replies  int           // of it
 	patience time.Duration // of await; 0: replyWait
 	room     chan struct{} // closed when held has shrunk; nil: nobody waits
 }
@@ -61,7 +62,7 @@ func (b *budget) take(n int) {
 func (b *budget) full() (room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held <= b.bound {
+	if b.held-b.replies <= b.bound { // the leave for replies to go on comes off the socket, so they do not stop that
 		return nil
 	}
 	return b.roomLocked()
@@ -80,9 +81,18 @@ func (b *budget) tryTake(n int) (room <-chan struct{}) {
 	defer b.mu.Unlock()
 	if b.held+n <= b.bound-readRoom {
 		b.held += n
+		b.replies += n
 		return nil
 	}
 	return b.roomLocked()
+}
+
+// giveReply gives back what tryTake took.
+func (b *budget) giveReply(n int) {
+	b.mu.Lock()
+	b.replies -= n
+	b.mu.Unlock()
+	b.give(n)
 }
 
 // give gives n bytes back.

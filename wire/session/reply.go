@@ -53,7 +53,7 @@ func (s *Session) reply(m *Message, reply any, err error) {
 	socket.Discard(m.files) // before the credit for them comes back
 	m.letGo()
 	r, reserved := s.encodeInTurn(m, reply, err)
-	defer s.held.give(reserved)
+	defer s.held.giveReply(reserved)
 	if s.ctx.Err() != nil { // that is why the handler returned; the peer is told the end and not its echo
 		socket.CloseFiles(r.files)
 		s.answered(m.id)
