@@ -7,8 +7,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -232,7 +230,7 @@ func TestAnInstanceThatIsStoppedIsVisitedOnceUntilItGoesOn(t *testing.T) {
 	b, at := inProcess(t, echo)
 	open(t, at).Close()
 	d := details(t, at)
-	freeze(t, d.PID)
+	halt(t, d.PID)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := b.Visit(ctx, echoEndpoint, "test"); !errors.Is(err, context.DeadlineExceeded) {
@@ -252,19 +250,6 @@ func TestAnInstanceThatIsStoppedIsVisitedOnceUntilItGoesOn(t *testing.T) {
 		return true
 	})
 	until(t, "no visit is left", func() bool { return len(sessionsAt(t, at)) == 0 })
-}
-
-// freeze stops a process, and returns when all its threads have stopped.
-func freeze(t *testing.T, pid int) {
-	t.Helper()
-	must(t, syscall.Kill(pid, syscall.SIGSTOP))
-	until(t, "it has stopped", func() bool {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		return !slices.ContainsFunc(threads, func(path string) bool {
-			stat, _ := os.ReadFile(path)
-			return !strings.Contains(string(stat), ") T ")
-		})
-	})
 }
 
 // sessionsAt lists the live sessions of the echo service.

@@ -39,12 +39,7 @@ const (
 //	sessions = 20000
 func Read(path string) (Limits, []*strictfile.Problem) {
 	f := &file{File: strictfile.New(path), limits: Defaults()}
-	document, rule := strictfile.Load(path, maxFile)
-	if rule != "" {
-		f.Problem("", "%s", rule)
-	} else if values, ok := f.Parse(document); ok {
-		f.document(values)
-	}
+	f.Read(maxFile, f.document)
 	if f.Broken() {
 		return Limits{}, f.Problems()
 	}

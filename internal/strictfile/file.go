@@ -52,6 +52,16 @@ func (f *File) noTOML(document []byte, err error) {
 	f.problems = append(f.problems, p)
 }
 
+// Read loads the file, of at most so many bytes, and hands the values of its document on, if it is one. What is wrong with it is a problem.
+func (f *File) Read(most int, document func(values map[string]any)) {
+	content, rule := Load(f.Path, most)
+	if rule != "" {
+		f.Problem("", "%s", rule)
+	} else if values, ok := f.Parse(content); ok {
+		document(values)
+	}
+}
+
 // Problem notes a rule that is broken at a path; an empty one is the file itself.
 func (f *File) Problem(at, format string, args ...any) {
 	key := KeyOf(at)

@@ -12,7 +12,7 @@ const (
 	// heldBound is how much memory a session with wire.DefaultLimits holds for its peer, in bytes: with what a session costs by itself, less than 8 MiB. The
 	// costs below were measured, see TestMemoryThatOneHostilePeerCanHoldIsBounded in e2e.
 	heldBound = 6656 << 10
-	// readRoom is how much of it no reply takes: what comes off the socket may be the peer's leave for replies to go on, so it must not wait for them.
+	// readRoom is how much of it no reply takes, so that some is left for what comes.
 	readRoom = 1 << 20
 	// streamCost is what a stream of the peer costs: yamux's part of it, its goroutine, its reader's buffer.
 	streamCost = 8 << 10
@@ -28,8 +28,8 @@ const (
 
 // A budget counts the memory that a session holds because of its peer: messages that are not yet answered or handled, streams, what came on them and was not
 // read, and what waits for the peer to read it. Messages and streams have limits of their own, which the peer is told or finds in the protocol. Where the budget is
-// over its bound, nothing more is taken off the socket, from the first frame on that would add to it, and no reply is encoded, until something of it was given
-// back.
+// over its bound, no reply is encoded, and without its replies nothing more is taken off the socket either, from the first frame on that would add to it, until
+// something of it was given back.
 type budget struct {
 	bound int // never changed
 

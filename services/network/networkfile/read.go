@@ -38,12 +38,7 @@ type Config struct {
 // problem, and the last of more than 100 is how many more there are.
 func Read(path string) (Config, []*Problem) {
 	f := &file{File: strictfile.New(path)}
-	document, rule := strictfile.Load(path, maxFile)
-	if rule != "" {
-		f.Problem("", "%s", rule)
-	} else if values, ok := f.Parse(document); ok {
-		f.document(values)
-	}
+	f.Read(maxFile, f.document)
 	if f.Broken() {
 		return Config{}, f.Problems()
 	}
