@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,7 +36,8 @@ func TestWrongFirstFramesAreAnsweredOrClosedAndDisturbNobody(t *testing.T) {
 
 // The memory is measured of a broker without the race detector, whose own follows each goroutine there was. It is measured while the broker holds no more
 // garbage than it must, beside a client that keeps its collector going. The broker has had wrong frames and more sessions than it remembers before, so that
-// what is measured is what further frames cost. A leak grows in every round, and what the Go runtime moves about does not.
+// what is measured is what further frames cost. A leak grows in every round. What the Go runtime keeps of the most goroutines and connections there ever
+// were at once, of which a round may have more than the one before, comes to its end after a few.
 func TestWrongFirstFramesCostTheBrokerNoMemory(t *testing.T) {
 	w := newWorld(t, one)
 	if stage.RaceEnabled {
@@ -49,7 +49,7 @@ func TestWrongFirstFramesCostTheBrokerNoMemory(t *testing.T) {
 	defer stop()
 	const bound = 1024 // KiB
 	n := count(2000, 10000)
-	w.flood(slices.DeleteFunc(stage.WrongFrames(), func(f stage.WrongFrame) bool { return f.Stay }), 1000, patience)
+	w.flood(stage.WrongFrames(), 2000, patience)
 	before := w.settledMemory()
 	for round := 1; ; round++ {
 		w.flood(stage.WrongFrames(), n, patience)
@@ -58,7 +58,7 @@ func TestWrongFirstFramesCostTheBrokerNoMemory(t *testing.T) {
 		if after-before < bound {
 			return
 		}
-		if before = after; round == 3 {
+		if before = after; round == 8 {
 			t.Fatalf("it grows by more than %d KiB in each of %d rounds", bound, round)
 		}
 	}
