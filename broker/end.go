@@ -54,6 +54,8 @@ func (l *life) gone(failure error) {
 		exit.Why = wire.AsError(failure).Text
 	}
 	switch {
+	case failure != nil && !served:
+		failure = wire.Errorf(wire.CodeOf(failure), "%s%s", wire.AsError(failure).Text, quoted(out.Stderr))
 	case failure != nil, wanted:
 	case adopted && !served && out.Signal == syscall.SIGKILL: // its broker had not done starting it when that died
 	case !served:

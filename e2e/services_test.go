@@ -168,15 +168,15 @@ func (w *world) frail() []stage.Process {
 	return slices.DeleteFunc(stage.Named(w.dir), func(s stage.Process) bool { return len(s.Args) != 3 || !slices.Contains(frailServices, s.Args[1]) })
 }
 
-// reset lifts the suspensions that so many crashes bring.
-func (w *world) reset() {
+// reset lifts the suspensions that so many failures bring.
+func (w *world) reset(services ...string) {
 	w.t.Helper()
 	s, err := client.Dial(within(w.t, patience), broker.Endpoint, client.Options{Socket: w.socket})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer s.Close()
-	for _, name := range frailServices {
+	for _, name := range services {
 		if err := s.Call(within(w.t, patience), broker.MethodReset, broker.ServiceRequest{Name: name}, nil); err != nil {
 			w.t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestNothingIsLostThatTheBrokersDeathsAndTheInstancesCrashesCannotExplain(t 
 		}
 		w.broker.kill()
 		w.serveFiles(config)
-		w.reset()
+		w.reset(frailServices[:]...)
 		goOn(t, crowds)
 	}
 	var sum tally
