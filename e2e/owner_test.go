@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 	"github.com/fairlead-dev/fairlead/services/network"
 )
 
@@ -19,7 +20,7 @@ func TestASecondNetworkServiceFindsItsLockTaken(t *testing.T) {
 	h := w.holder(1, "default", "")
 	h.opened(t)
 	h.leased(t)
-	second := w.start(exec.Command(program("brokerd"), "network", "--socket", w.socket, "--network", one))
+	second := w.start(exec.Command(stage.Program("brokerd"), "network", "--socket", w.socket, "--network", one))
 	if code := second.exit(t); code != 1 {
 		t.Errorf("it exits %d, want 1", code)
 	}
@@ -55,7 +56,7 @@ func TestABrokerServesItsOwnUserAndRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.startBroker()
-	cmd := exec.Command(program("brokerctl"), "lease", "list")
+	cmd := exec.Command(stage.Program("brokerctl"), "lease", "list")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	other := w.start(cmd)
 	if code := other.exit(t); code != 4 {

@@ -81,7 +81,7 @@ func (w *world) startAtOnce() {
 	w.t.Helper()
 	s := w.dial(broker.Endpoint)
 	defer s.Close()
-	asks := w.start(exec.Command(program("brokerctl"), "lease", "list")) // else it is not needed
+	asks := w.start(exec.Command(stage.Program("brokerctl"), "lease", "list")) // else it is not needed
 	defer asks.exit(w.t)
 	eventually(w.t, "the network service is started", func() bool { // the broker may not know yet that it was killed
 		if err := s.Call(within(w.t, patience), broker.MethodReset, broker.ServiceRequest{Name: network.Endpoint}, nil); err != nil {
@@ -114,7 +114,7 @@ func TestByDefaultTheGraceOutlastsANetworkServiceThatFailsTwiceAsSoonAsItHasStar
 	if err := s.Call(within(t, patience), broker.MethodService, broker.ServiceRequest{Name: network.Endpoint}, &d); err != nil {
 		t.Fatal(err)
 	}
-	help, err := exec.Command(program("broker-run"), "--help").Output()
+	help, err := exec.Command(stage.Program("broker-run"), "--help").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestARestartOfTheNetworkServiceEndsNoContainerThatReclaims(t *testing.T) {
 	}
 	for range 3 {
 		old := w.instance()
-		if code := w.start(exec.Command(program("brokerctl"), "service", "restart", network.Endpoint)).exit(t); code != 0 || !old.gone(patience) {
+		if code := w.start(exec.Command(stage.Program("brokerctl"), "service", "restart", network.Endpoint)).exit(t); code != 0 || !old.gone(patience) {
 			t.Fatalf("brokerctl service restart exits %d", code)
 		}
 		eventually(t, "all leases are held again", func() bool { return maps.Equal(addresses(w), held) })

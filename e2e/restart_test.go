@@ -119,7 +119,7 @@ func (w *world) ask(leases int) (opened *atomic.Int64, stop func()) {
 	})
 	asking.Go(func() {
 		for ctx.Err() == nil {
-			cmd := exec.CommandContext(ctx, program("brokerctl"), "lease", "list")
+			cmd := exec.CommandContext(ctx, stage.Program("brokerctl"), "lease", "list")
 			cmd.Env = w.environ()
 			out, err := cmd.Output()
 			exit, failed := errors.AsType[*exec.ExitError](err)

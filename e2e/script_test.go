@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/e2e/internal/stage"
 )
 
 // TestScripts runs what testdata/script says of the commands, each script with a folder and a socket of its own. Beside testscript's commands there are:
@@ -34,7 +35,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Vars = append(env.Vars,
-				"PATH="+programs+":"+os.Getenv("PATH"), "SELF="+self(),
+				"PATH="+stage.Programs+":"+os.Getenv("PATH"), "SELF="+self(),
 				"FAIRLEAD_SOCKET="+filepath.Join(env.WorkDir, "b.sock"),
 				"GORACE=atexit_sleep_ms=0 log_path="+filepath.Join(w.dir, "race"), // also by this nothing can be left behind unseen
 			)

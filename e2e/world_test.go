@@ -40,7 +40,7 @@ func newWorld(t *testing.T, networks ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: dir, socket: filepath.Join(dir, "b.sock"), networks: networks, brokerd: program("brokerd")}
+	w := &world{t: t, dir: dir, socket: filepath.Join(dir, "b.sock"), networks: networks, brokerd: stage.Program("brokerd")}
 	t.Cleanup(func() {
 		w.end()
 		if !soon(func() bool { return runtime.NumGoroutine() <= goroutines }) {
@@ -178,7 +178,7 @@ func (w *world) config() string {
 // run starts broker-run.
 func (w *world) run(args ...string) *process {
 	w.t.Helper()
-	return w.start(exec.Command(program("broker-run"), args...))
+	return w.start(exec.Command(stage.Program("broker-run"), args...))
 }
 
 // role starts this test's program in a role.
@@ -201,7 +201,7 @@ func self() string {
 // ctl runs brokerctl and returns what it printed and its exit code.
 func (w *world) ctl(args ...string) (stdout, stderr string, code int) {
 	w.t.Helper()
-	p := w.start(exec.Command(program("brokerctl"), args...))
+	p := w.start(exec.Command(stage.Program("brokerctl"), args...))
 	code = p.exit(w.t)
 	return p.stdout.whole(w.t), p.stderr.whole(w.t), code
 }

@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -22,38 +21,15 @@ var (
 	first = flag.Int("round", 0, "the number of the first round")
 )
 
-// programs is the folder of the programs that are tested.
-var programs string
-
 func TestMain(m *testing.M) {
 	faults.Play()
 	flag.Parse()
-	code, err := buildAndRun(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func buildAndRun(m *testing.M) (int, error) {
-	var err error
-	if programs, err = os.MkdirTemp("", "fairlead-faults-"); err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(programs)
-	if err := os.Chmod(programs, 0o755); err != nil {
-		return 1, err
-	}
-	if err := stage.Build(programs); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
+	os.Exit(stage.Run(m))
 }
 
 // small is a machine for an ordinary test.
 func small(t *testing.T) faults.Config {
-	return faults.Config{Seed: 1, Programs: programs, Rounds: 1, Length: 3 * time.Second, Crowds: 6, Callers: 4, Lessees: 2, Runtimes: 3, Log: t.Logf}
+	return faults.Config{Seed: 1, Programs: stage.Programs, Rounds: 1, Length: 3 * time.Second, Crowds: 6, Callers: 4, Lessees: 2, Runtimes: 3, Log: t.Logf}
 }
 
 func TestEverythingThatIsPromisedHoldsAmongFaults(t *testing.T) {

@@ -5,24 +5,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 )
-
-// Build builds the product's programs into a folder, with the race detector if this program has it. It is run in any folder of the module.
-func Build(folder string) error {
-	args := []string{"build", "-o", folder}
-	if RaceEnabled {
-		args = append(args, "-race")
-	}
-	const commands = "github.com/fairlead-dev/fairlead/cmd/"
-	build := exec.Command("go", append(args, commands+"brokerd", commands+"brokerctl", commands+"broker-run")...)
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the programs: %w\n%s", err, out)
-	}
-	return nil
-}
 
 // A Process is a living process as /proc shows it.
 type Process struct {
