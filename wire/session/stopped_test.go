@@ -134,11 +134,11 @@ func expires(t *testing.T, op stalledOperation) (by time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
+	deadline, _ := ctx.Deadline()
 	err := op.do(ctx)
-	for err == nil && ctx.Err() == nil { // there still is credit, or room
+	for err == nil && time.Since(deadline) < overshoot { // there still is credit, or room
 		err = op.do(ctx)
 	}
-	deadline, _ := ctx.Deadline()
 	by = time.Since(deadline)
 	if !errors.Is(err, context.DeadlineExceeded) || by > overshoot || by < -time.Millisecond {
 		t.Errorf("%s: %v, %v after its deadline", op.name, err, by)
