@@ -19,7 +19,8 @@ const (
 	carefulWait = 10 * time.Second
 )
 
-// A handedOver is called when an open has been handed over, with a channel that is closed when the instance has taken it up, or when it could not be.
+// A handedOver is called when an open has been handed over, with a channel that is closed when the instance has taken it up, or when it could not be; nil: it was refused before it was
+// on its way.
 type handedOver func(taken <-chan struct{})
 
 // A waiter is an open that waits for an instance, in its service's queue.
@@ -186,7 +187,7 @@ func (s *service) leaveLocked(w *waiter) {
 func (s *service) left(w *waiter, taken <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.suspect.crashes > 0 {
+	if s.suspect.crashes > 0 && taken != nil {
 		s.mu.Unlock()
 		select {
 		case <-taken:
