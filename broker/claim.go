@@ -124,13 +124,13 @@ func (b *Broker) freeLocked(i *instance, p party, s *service, declared []string)
 	return nil
 }
 
-// chargeLocked charges a user for an instance that the broker has not started. One that registers again is charged already.
+// chargeLocked charges a user for an instance that the broker has not started. One that registers again is charged already, perhaps to the user that its process was then.
 func (b *Broker) chargeLocked(i *instance, p party, l *life) error {
 	if before := b.latest[i.lineage()]; l != nil && l.locked || before != nil && before.charged {
 		return nil
 	}
 	err := b.quotas.Charge(p.UID, quota.Registrations)
-	i.charged = err == nil
+	i.charged, i.payer = err == nil, p.UID
 	return err
 }
 

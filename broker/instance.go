@@ -44,7 +44,8 @@ type instance struct {
 	succeeded chan struct{} // closed when the process has registered again
 	mostTold  int           // how many open sessions it may tell of that this broker has not handed over
 	believed  bool          // of who their clients are: these are charged for them
-	charged   bool          // to its user, as a registration; guarded by the broker's mutex
+	charged   bool          // to payer, as a registration; guarded by the broker's mutex
+	payer     uint32        // likewise
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
 	heard     bool          // it has told of a session; likewise
 	opening   int           // hand-overs that it has not taken up; likewise
@@ -216,7 +217,9 @@ func (b *Broker) succeedLocked(i *instance) {
 	b.latest[l] = i
 	if i.before != nil {
 		i.before.next = i
-		i.charged, i.before.charged = i.charged || i.before.charged, false // it is one process
+		if i.before.charged { // it is one process
+			i.charged, i.payer, i.before.charged = true, i.before.payer, false
+		}
 		close(i.before.succeeded)
 	}
 }
@@ -229,7 +232,7 @@ func (b *Broker) finish(i *instance) {
 		delete(b.latest, l)
 	}
 	if i.charged {
-		b.quotas.Discharge(i.process.UID, quota.Registrations)
+		b.quotas.Discharge(i.payer, quota.Registrations)
 	}
 	close(i.finished)
 }

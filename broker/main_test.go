@@ -60,6 +60,7 @@ var roles = map[string]func(){
 	"tells":   tellOfMany,
 	"waiters": openAndWait,
 	"takes":   takeAsTold,
+	"drops":   registerAsTwo,
 	"slowly":  serveSlowly,
 
 	"monitors": monitorAll,

@@ -220,6 +220,37 @@ func TestAnInstanceThatWasStartedRegistersAgainAndAgain(t *testing.T) {
 	}
 }
 
+// registerAsTwo registers, and again when it has become another user. It prints a line then.
+func registerAsTwo() {
+	r := wire.Register{Service: mute, Endpoints: []string{mute}, Sessions: liveSession(mute)}
+	control, err := register(os.Getenv(socket.Variable), r)
+	fail(err)
+	lose(control)
+	fail(syscall.Setuid(another))
+	for control, err = register(os.Getenv(socket.Variable), r); errors.Is(err, wire.Conflict); control, err = register(os.Getenv(socket.Variable), r) {
+		// the broker does not know yet that the one before is lost
+	}
+	fail(err)
+	fmt.Println("registered")
+	os.Stdin.Read(make([]byte, 1))
+	lose(control)
+}
+
+// The guard is the payer that an instance has from the one before it: without, the first user is charged for good, and the second has less than nothing.
+func TestARegistrationIsGivenBackToWhomItWasChargedTo(t *testing.T) {
+	needsRoot(t)
+	b, at := serving(t, broker.Config{Services: []servicefile.Service{
+		{Name: mute, Endpoints: []string{mute}, Allow: servicefile.Allow{Register: ruled(t, "any")}},
+	}})
+	p := play(t, "drops", "", at.Socket)
+	p.line(t)
+	if first, second := b.Has(0, quota.Registrations), b.Has(another, quota.Registrations); first != 1 || second != 0 {
+		t.Errorf("while it is registered uid 0 has %d and the other %d, want 1 and none", first, second)
+	}
+	p.kill()
+	until(t, "nobody has anything", func() bool { return b.Has(0, quota.Registrations) == 0 && b.Has(another, quota.Registrations) == 0 })
+}
+
 func TestAReloadReadsTheQuotasAndOneThatIsWrongChangesNothing(t *testing.T) {
 	needsRoot(t)
 	program := asStranger(t).Path
