@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -98,17 +99,25 @@ func (b *Broker) serviceList() []ServiceInfo {
 	return list
 }
 
-// remember notes who is the client of a session with the broker's own endpoint.
-func (b *Broker) remember(session string, client party) {
+// remember notes who is the client of a session with the broker's own endpoint, and charges that one for it. It fails with wire.OverQuota.
+func (b *Broker) remember(session string, client party) error {
+	if err := b.quotas.Charge(client.UID, quota.BrokerSessions); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.callers[session] = party{Process: client.Process, groups: client.groups}
+	return nil
 }
 
+// forget lets go of what remember has noted and charged. It may be called for any session.
 func (b *Broker) forget(session string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.callers, session)
+	if p, known := b.callers[session]; known {
+		delete(b.callers, session)
+		b.quotas.Discharge(p.UID, quota.BrokerSessions)
+	}
 }
 
 // caller returns who makes a call on the broker's own endpoint.

@@ -121,9 +121,11 @@ func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, 
 	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process}
 	taken = b.table.begin(s, i)
 	if i.local != nil {
-		b.remember(s.ID, client)
+		err = b.remember(s.ID, client)
 	}
-	err = i.routed(conn, s.ID)
+	if err == nil {
+		err = i.routed(conn, s.ID)
+	}
 	if err == nil {
 		err = i.take(ctx, wire.HandOver{
 			Session: s.ID, Endpoint: o.Endpoint, Title: o.Title, Features: o.Features, Limits: o.Limits, Client: client.Process,

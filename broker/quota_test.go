@@ -43,8 +43,12 @@ func takeAsTold() {
 	var keep []any
 	for n := range what.N {
 		switch what.Kind {
-		case quota.Sessions:
-			s, err := client.Dial(context.Background(), echoEndpoint, client.Options{NoWait: true})
+		case quota.Sessions, quota.BrokerSessions:
+			endpoint := echoEndpoint
+			if what.Kind == quota.BrokerSessions {
+				endpoint = broker.Endpoint
+			}
+			s, err := client.Dial(context.Background(), endpoint, client.Options{NoWait: true})
 			keep = append(keep, s)
 			if err != nil {
 				refusals <- err
