@@ -56,9 +56,9 @@ func (b *Broker) claim(i *instance, p party, l *life, conn *net.UnixConn) (*life
 	if err := b.chargeLocked(i, p, l); err != nil {
 		return nil, err
 	}
-	i.mostTold = leastTold
+	i.mostTold, i.believed = leastTold, b.trusted(p.UID) || l != nil && l.locked && l.adopted
 	if l != nil && l.locked || b.trusted(p.UID) {
-		i.mostTold, i.believed = mostTold, true
+		i.mostTold = mostTold
 	}
 	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
 	b.counters.opens.Add(i.endpoints...)

@@ -43,7 +43,7 @@ type instance struct {
 	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
 	mostTold  int           // how many open sessions it may tell of that this broker has not handed over
-	believed  bool          // of who their clients are: these are charged for them
+	believed  bool          // of who their clients are: these are charged for them. One that this broker has started has none of an earlier broker's
 	charged   bool          // to payer, as a registration; guarded by the broker's mutex
 	payer     uint32        // likewise
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex

@@ -61,6 +61,7 @@ var roles = map[string]func(){
 	"waiters": openAndWait,
 	"takes":   takeAsTold,
 	"drops":   registerAsTwo,
+	"lies":    tellOfAnother,
 	"slowly":  serveSlowly,
 
 	"monitors": monitorAll,

@@ -19,7 +19,9 @@ import (
 	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
@@ -221,6 +223,33 @@ func TestAnInstanceThatWasStartedRegistersAgainAndAgain(t *testing.T) {
 			t.Fatalf("registration %d is %+v", n+1, e)
 		}
 		b.CutControl(echoEndpoint)
+	}
+}
+
+// tellOfAnother registers on its inherited control connection, and tells of a session of another user's that there is not.
+func tellOfAnother() {
+	fd, err := strconv.Atoi(os.Getenv(services.ControlVariable))
+	fail(err)
+	f := os.NewFile(uintptr(fd), "control")
+	conn, err := socket.FromFile(f)
+	fail(err)
+	fail(f.Close())
+	info := liveSession(echoEndpoint)
+	info[0].Client.UID = another
+	fail(say(conn, wire.KindRegister, wire.Register{Service: echoEndpoint, Instance: 1, Endpoints: []string{echoEndpoint}, Sessions: info}))
+	fail(answer(conn))
+	session.NewControl(conn, session.Config{Endpoint: "control", Opener: true, Handler: services.NewMux()}).Wait()
+}
+
+// The guard is that who was started by this broker is not believed whose its sessions are: without, any instance can use up the sessions of any user.
+func TestAnInstanceThatWasStartedChargesNobodyForSessionsThatItInvents(t *testing.T) {
+	needsRoot(t)
+	s := played(t, "lies", echoEndpoint)
+	s.Program[len(s.Program)-1], s.User, s.RunAtLoad = asStranger(t).Path, "nobody", true
+	b, at := serving(t, broker.Config{Services: []servicefile.Service{s}})
+	until(t, "it has told of its session", func() bool { return len(sessions(t, at, broker.SessionsRequest{Endpoint: echoEndpoint})) == 1 })
+	if n := b.Has(another, quota.Sessions); n != 0 {
+		t.Errorf("another user is charged for %d sessions", n)
 	}
 }
 
