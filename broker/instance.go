@@ -128,7 +128,11 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	if err != nil {
 		err = scarce(err)
 		b.refuse(conn, err)
-		b.overQuota(Event{}, p.Process, err)
+		var on Event
+		if i != nil {
+			on.Service = i.service
+		}
+		b.overQuota(on, p.Process, err)
 		if wire.CodeOf(err) != wire.OverQuota {
 			b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
 		}

@@ -179,6 +179,9 @@ func TestWhoHasItsShareIsRefusedMoreAndNobodyElseIs(t *testing.T) {
 			if told.Client == nil || told.Client.UID != nobody || told.Client.PID != first.cmd.Process.Pid || told.Code != wire.OverQuota || !strings.Contains(told.Text, k.String()) {
 				t.Errorf("the event is %+v", told)
 			}
+			if k == quota.Registrations && !strings.HasPrefix(told.Service, mute) { // whoever administers it is told
+				t.Errorf("the event names the service %q", told.Service)
+			}
 			if k == quota.Descriptors {
 				must(t, syscall.Kill(s.Peer().PID, syscall.SIGCONT))
 			}
