@@ -55,8 +55,8 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	open, closed := b.table.count(nil)
 	return Status{
 		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
-		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
-		OverQuota: b.counters.refusals.Load()[EventOverQuota], Skipped: int(b.skipped.Load()),
+		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed,
+		Denied: b.counters.refusals.Of(EventDenied), OverQuota: b.counters.refusals.Of(EventOverQuota), Skipped: int(b.skipped.Load()),
 	}, nil
 }
 
