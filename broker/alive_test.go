@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
@@ -398,5 +399,26 @@ func TestClientsThatWaitBesideAPoisonousOneGetThroughWhenItIsRefused(t *testing.
 	others.Wait()
 	if code := poisoner.line(t); code != string(wire.Refused) {
 		t.Errorf("the poison is answered with %s, want %s", code, wire.Refused)
+	}
+}
+
+// The guard is that left does not wait for an open that was refused: without, each that meets a limit holds up all others, as long as a service may take to accept a session.
+func TestAnOpenBeyondALimitHoldsUpNobodyWhileAClientIsSuspect(t *testing.T) {
+	needsRoot(t)
+	program := asStranger(t).Path
+	s := played(t, "poison", echoEndpoint)
+	s.Program[len(s.Program)-1], s.Allow.Open, s.ThrottleInterval = program, ruled(t, "any"), time.Minute
+	_, b := serving(t, broker.Config{Services: []servicefile.Service{s}, Quotas: few(quota.Sessions, 0)})
+	conn, err := connect(b.Socket)
+	must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: echoEndpoint, Title: poison}))
+	defer conn.Close()
+	comesTo(t, b, echoEndpoint, broker.ServiceStopped, 1)
+	ask[broker.ServiceDetails](t, b, broker.MethodStart, broker.ServiceRequest{Name: echoEndpoint})
+	const held = 10 * time.Second // at least, without the guard
+	began := time.Now()
+	takes(t, program, b.Socket, nobody, taking{Kind: quota.Sessions, N: 1}).line(t)
+	b.Dial(echoEndpoint, client.Options{}).Close()
+	if took := time.Since(began); took >= held {
+		t.Errorf("the refusal and the next open take %v", took)
 	}
 }

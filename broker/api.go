@@ -153,7 +153,7 @@ type Reloaded struct {
 	Problems []ReloadProblem `msgpack:"p,omitempty" json:"problems"`
 }
 
-// A ReloadProblem is a service file that was skipped. The service that an earlier one declared stays as it was.
+// A ReloadProblem is of a service file that was skipped, or of the quotas. What an earlier one has declared stays as it was.
 type ReloadProblem struct {
 	File string `msgpack:"f" json:"file"`
 	Line int    `msgpack:"l,omitempty" json:"line"`

@@ -59,8 +59,7 @@ type Broker struct {
 	files    int           // how many descriptors it may have open
 	answers  time.Duration // how long an instance has to say that it is there: answerHung
 	programs programs
-	cgroups  string // below which instances have theirs; empty: they have none
-	denied   atomic.Int64
+	cgroups  string       // below which instances have theirs; empty: they have none
 	skipped  atomic.Int64 // service files with problems, when they were read last
 	denials  denials
 	limits   denials // of refusals for a limit: a user's flood of them hides no denial

@@ -56,9 +56,9 @@ func (b *Broker) claim(i *instance, p party, l *life, conn *net.UnixConn) (*life
 	if err := b.chargeLocked(i, p, l); err != nil {
 		return nil, err
 	}
-	i.mostTold = leastTold
+	i.mostTold, i.believed = leastTold, b.trusted(p.UID) || l != nil && l.locked && l.adopted
 	if l != nil && l.locked || b.trusted(p.UID) {
-		i.mostTold, i.believed = mostTold, true
+		i.mostTold = mostTold
 	}
 	i.control = session.NewControl(conn, session.Config{Endpoint: "control of " + i.service, Peer: i.process, Handler: b.controlMux(i), Logger: b.log}, accepted)
 	b.counters.opens.Add(i.endpoints...)
@@ -124,13 +124,13 @@ func (b *Broker) freeLocked(i *instance, p party, s *service, declared []string)
 	return nil
 }
 
-// chargeLocked charges a user for an instance that the broker has not started. One that registers again is charged already.
+// chargeLocked charges a user for an instance that the broker has not started. One that registers again is charged already, perhaps to the user that its process was then.
 func (b *Broker) chargeLocked(i *instance, p party, l *life) error {
 	if before := b.latest[i.lineage()]; l != nil && l.locked || before != nil && before.charged {
 		return nil
 	}
 	err := b.quotas.Charge(p.UID, quota.Registrations)
-	i.charged = err == nil
+	i.charged, i.payer = err == nil, p.UID
 	return err
 }
 

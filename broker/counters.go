@@ -104,7 +104,7 @@ func (b *Broker) Counters() Counters {
 	all := Counters{
 		Version: b.conf.Version, Opens: map[string]map[string]int64{}, OpenTime: c.opened.Load(), HandOver: c.handedOver.Load(),
 		Sessions: b.table.countBy(c.opens.Name), Ends: c.ends.Load(), Services: map[string]ServiceCounters{}, States: map[string]int{},
-		Denied: b.denied.Load(), OverQuota: c.refusals.Load()[EventOverQuota],
+		Denied: c.refusals.Of(EventDenied), OverQuota: c.refusals.Of(EventOverQuota),
 	}
 	for name, outcomes := range c.opens.All() {
 		all.Opens[name] = outcomes.Load()

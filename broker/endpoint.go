@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -54,8 +55,8 @@ func (b *Broker) status(context.Context, any) (Status, error) {
 	open, closed := b.table.count(nil)
 	return Status{
 		Version: b.conf.Version, PID: b.self.PID, UID: b.self.UID, Socket: b.conf.Socket, StartedAt: wire.At(b.started),
-		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed, Denied: b.denied.Load(),
-		OverQuota: b.counters.refusals.Load()[EventOverQuota], Skipped: int(b.skipped.Load()),
+		Services: len(b.serviceList()), Instances: len(b.instances()), Open: open, Closed: closed,
+		Denied: b.counters.refusals.Of(EventDenied), OverQuota: b.counters.refusals.Of(EventOverQuota), Skipped: int(b.skipped.Load()),
 	}, nil
 }
 
@@ -98,17 +99,25 @@ func (b *Broker) serviceList() []ServiceInfo {
 	return list
 }
 
-// remember notes who is the client of a session with the broker's own endpoint.
-func (b *Broker) remember(session string, client party) {
+// remember notes who is the client of a session with the broker's own endpoint, and charges that one for it. It fails with wire.OverQuota.
+func (b *Broker) remember(session string, client party) error {
+	if err := b.quotas.Charge(client.UID, quota.BrokerSessions); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.callers[session] = party{Process: client.Process, groups: client.groups}
+	return nil
 }
 
+// forget lets go of what remember has noted and charged. It may be called for any session.
 func (b *Broker) forget(session string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.callers, session)
+	if p, known := b.callers[session]; known {
+		delete(b.callers, session)
+		b.quotas.Discharge(p.UID, quota.BrokerSessions)
+	}
 }
 
 // caller returns who makes a call on the broker's own endpoint.

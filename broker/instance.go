@@ -43,8 +43,9 @@ type instance struct {
 	next      *instance     // set before succeeded is closed
 	succeeded chan struct{} // closed when the process has registered again
 	mostTold  int           // how many open sessions it may tell of that this broker has not handed over
-	believed  bool          // of who their clients are: these are charged for them
-	charged   bool          // to its user, as a registration; guarded by the broker's mutex
+	believed  bool          // of who their clients are: these are charged for them. One that this broker has started has none of an earlier broker's
+	charged   bool          // to payer, as a registration; guarded by the broker's mutex
+	payer     uint32        // likewise
 	lastEnd   time.Time     // of one of its sessions; guarded by the table's mutex
 	heard     bool          // it has told of a session; likewise
 	opening   int           // hand-overs that it has not taken up; likewise
@@ -127,7 +128,11 @@ func (b *Broker) register(conn *net.UnixConn, p party, body []byte, l *life) {
 	if err != nil {
 		err = scarce(err)
 		b.refuse(conn, err)
-		b.overQuota(Event{}, p.Process, err)
+		var on Event
+		if i != nil {
+			on.Service = i.service
+		}
+		b.overQuota(on, p.Process, err)
 		if wire.CodeOf(err) != wire.OverQuota {
 			b.denials.warn("registration refused", "peer", p.PID, "uid", p.UID, "code", wire.CodeOf(err), "err", err)
 		}
@@ -216,7 +221,9 @@ func (b *Broker) succeedLocked(i *instance) {
 	b.latest[l] = i
 	if i.before != nil {
 		i.before.next = i
-		i.charged, i.before.charged = i.charged || i.before.charged, false // it is one process
+		if i.before.charged { // it is one process
+			i.charged, i.payer, i.before.charged = true, i.before.payer, false
+		}
 		close(i.before.succeeded)
 	}
 }
@@ -229,7 +236,7 @@ func (b *Broker) finish(i *instance) {
 		delete(b.latest, l)
 	}
 	if i.charged {
-		b.quotas.Discharge(i.process.UID, quota.Registrations)
+		b.quotas.Discharge(i.payer, quota.Registrations)
 	}
 	close(i.finished)
 }

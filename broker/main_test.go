@@ -60,6 +60,8 @@ var roles = map[string]func(){
 	"tells":   tellOfMany,
 	"waiters": openAndWait,
 	"takes":   takeAsTold,
+	"drops":   registerAsTwo,
+	"lies":    tellOfAnother,
 	"slowly":  serveSlowly,
 
 	"monitors": monitorAll,

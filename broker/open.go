@@ -112,8 +112,8 @@ func (b *Broker) route(ctx context.Context, client party, endpoint string, first
 	}
 }
 
-// handOver tells the client where it goes, and passes its connection to the instance. The channel is closed when the instance has accepted or refused it, or is lost.
-// With an error the connection is still the broker's.
+// handOver tells the client where it goes, and passes its connection to the instance. The channel is closed when the instance has accepted or refused it, or is lost; it is nil for who is
+// over a limit. With an error the connection is still the broker's.
 func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, client party, o wire.Open) (taken <-chan struct{}, err error) {
 	if err := b.quotas.Charge(client.UID, quota.Sessions, quota.Descriptors); err != nil {
 		return nil, err
@@ -121,9 +121,11 @@ func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, 
 	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process}
 	taken = b.table.begin(s, i)
 	if i.local != nil {
-		b.remember(s.ID, client)
+		err = b.remember(s.ID, client)
 	}
-	err = i.routed(conn, s.ID)
+	if err == nil {
+		err = i.routed(conn, s.ID)
+	}
 	if err == nil {
 		err = i.take(ctx, wire.HandOver{
 			Session: s.ID, Endpoint: o.Endpoint, Title: o.Title, Features: o.Features, Limits: o.Limits, Client: client.Process,

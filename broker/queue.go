@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// maxQueue is how many opens of an endpoint wait for an instance. A further one is refused, and may be asked again after queueRetry.
+	// maxQueue is how many opens of an endpoint by one user wait for an instance. A further one is refused, and may be asked again after queueRetry. So nobody can fill the
+	// queue for others: how many all of these are together is quota.Waiting's to bound.
 	maxQueue   = 128
 	queueRetry = 50 * time.Millisecond
 	// poisonous is how many crashes in a row with a client's open at the head have it refused.
@@ -19,7 +20,8 @@ const (
 	carefulWait = 10 * time.Second
 )
 
-// A handedOver is called when an open has been handed over, with a channel that is closed when the instance has taken it up, or when it could not be.
+// A handedOver is called when an open has been handed over, with a channel that is closed when the instance has taken it up, or when it could not be; nil: it was refused before it was
+// on its way.
 type handedOver func(taken <-chan struct{})
 
 // A waiter is an open that waits for an instance, in its service's queue.
@@ -92,12 +94,12 @@ func (s *service) get(ctx context.Context, client party, endpoint string, first 
 func (s *service) joinLocked(ctx context.Context, client party, endpoint string, first bool) (*waiter, error) {
 	waiting := 0
 	for _, w := range s.queue {
-		if w.endpoint == endpoint {
+		if w.endpoint == endpoint && w.client.UID == client.UID {
 			waiting++
 		}
 	}
 	if waiting >= maxQueue && !first {
-		e := wire.Errorf(wire.OverQuota, "%d opens of %s wait for an instance already", maxQueue, endpoint)
+		e := wire.Errorf(wire.OverQuota, "%d opens of %s by uid %d wait for an instance already", maxQueue, endpoint, client.UID)
 		e.Retry = queueRetry
 		return nil, e
 	}
@@ -186,7 +188,7 @@ func (s *service) leaveLocked(w *waiter) {
 func (s *service) left(w *waiter, taken <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.suspect.crashes > 0 {
+	if s.suspect.crashes > 0 && taken != nil {
 		s.mu.Unlock()
 		select {
 		case <-taken:

@@ -19,7 +19,9 @@ import (
 	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
@@ -43,8 +45,12 @@ func takeAsTold() {
 	var keep []any
 	for n := range what.N {
 		switch what.Kind {
-		case quota.Sessions:
-			s, err := client.Dial(context.Background(), echoEndpoint, client.Options{NoWait: true})
+		case quota.Sessions, quota.BrokerSessions:
+			endpoint := echoEndpoint
+			if what.Kind == quota.BrokerSessions {
+				endpoint = broker.Endpoint
+			}
+			s, err := client.Dial(context.Background(), endpoint, client.Options{NoWait: true})
 			keep = append(keep, s)
 			if err != nil {
 				refusals <- err
@@ -173,6 +179,9 @@ func TestWhoHasItsShareIsRefusedMoreAndNobodyElseIs(t *testing.T) {
 			if told.Client == nil || told.Client.UID != nobody || told.Client.PID != first.cmd.Process.Pid || told.Code != wire.OverQuota || !strings.Contains(told.Text, k.String()) {
 				t.Errorf("the event is %+v", told)
 			}
+			if k == quota.Registrations && !strings.HasPrefix(told.Service, mute) { // whoever administers it is told
+				t.Errorf("the event names the service %q", told.Service)
+			}
 			if k == quota.Descriptors {
 				must(t, syscall.Kill(s.Peer().PID, syscall.SIGCONT))
 			}
@@ -218,6 +227,64 @@ func TestAnInstanceThatWasStartedRegistersAgainAndAgain(t *testing.T) {
 		}
 		b.CutControl(echoEndpoint)
 	}
+}
+
+// tellOfAnother registers on its inherited control connection, and tells of a session of another user's that there is not.
+func tellOfAnother() {
+	fd, err := strconv.Atoi(os.Getenv(services.ControlVariable))
+	fail(err)
+	f := os.NewFile(uintptr(fd), "control")
+	conn, err := socket.FromFile(f)
+	fail(err)
+	fail(f.Close())
+	info := liveSession(echoEndpoint)
+	info[0].Client.UID = another
+	fail(say(conn, wire.KindRegister, wire.Register{Service: echoEndpoint, Instance: 1, Endpoints: []string{echoEndpoint}, Sessions: info}))
+	fail(answer(conn))
+	session.NewControl(conn, session.Config{Endpoint: "control", Opener: true, Handler: services.NewMux()}).Wait()
+}
+
+// The guard is that who was started by this broker is not believed whose its sessions are: without, any instance can use up the sessions of any user.
+func TestAnInstanceThatWasStartedChargesNobodyForSessionsThatItInvents(t *testing.T) {
+	needsRoot(t)
+	s := played(t, "lies", echoEndpoint)
+	s.Program[len(s.Program)-1], s.User, s.RunAtLoad = asStranger(t).Path, "nobody", true
+	b, at := serving(t, broker.Config{Services: []servicefile.Service{s}})
+	until(t, "it has told of its session", func() bool { return len(sessions(t, at, broker.SessionsRequest{Endpoint: echoEndpoint})) == 1 })
+	if n := b.Has(another, quota.Sessions); n != 0 {
+		t.Errorf("another user is charged for %d sessions", n)
+	}
+}
+
+// registerAsTwo registers, and again when it has become another user. It prints a line then.
+func registerAsTwo() {
+	r := wire.Register{Service: mute, Endpoints: []string{mute}, Sessions: liveSession(mute)}
+	control, err := register(os.Getenv(socket.Variable), r)
+	fail(err)
+	lose(control)
+	fail(syscall.Setuid(another))
+	for control, err = register(os.Getenv(socket.Variable), r); errors.Is(err, wire.Conflict); control, err = register(os.Getenv(socket.Variable), r) {
+		// the broker does not know yet that the one before is lost
+	}
+	fail(err)
+	fmt.Println("registered")
+	os.Stdin.Read(make([]byte, 1))
+	lose(control)
+}
+
+// The guard is the payer that an instance has from the one before it: without, the first user is charged for good, and the second has less than nothing.
+func TestARegistrationIsGivenBackToWhomItWasChargedTo(t *testing.T) {
+	needsRoot(t)
+	b, at := serving(t, broker.Config{Services: []servicefile.Service{
+		{Name: mute, Endpoints: []string{mute}, Allow: servicefile.Allow{Register: ruled(t, "any")}},
+	}})
+	p := play(t, "drops", "", at.Socket)
+	p.line(t)
+	if first, second := b.Has(0, quota.Registrations), b.Has(another, quota.Registrations); first != 1 || second != 0 {
+		t.Errorf("while it is registered uid 0 has %d and the other %d, want 1 and none", first, second)
+	}
+	p.kill()
+	until(t, "nobody has anything", func() bool { return b.Has(0, quota.Registrations) == 0 && b.Has(another, quota.Registrations) == 0 })
 }
 
 func TestAReloadReadsTheQuotasAndOneThatIsWrongChangesNothing(t *testing.T) {

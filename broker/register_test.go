@@ -55,9 +55,9 @@ func TestARegistrationThatClaimsWhatIsAnothersIsRefused(t *testing.T) {
 const lineageRounds = 200
 
 // liveSession is what a process says of the one session that it has.
-func liveSession() []wire.SessionInfo {
+func liveSession(endpoint string) []wire.SessionInfo {
 	return []wire.SessionInfo{{
-		ID: session.NewID(), Endpoint: echoEndpoint, OpenedAt: time.Now().UnixNano(), Client: wire.Process{PID: os.Getpid(), Program: "client"},
+		ID: session.NewID(), Endpoint: endpoint, OpenedAt: time.Now().UnixNano(), Client: wire.Process{PID: os.Getpid(), Program: "client"},
 	}}
 }
 
@@ -65,7 +65,7 @@ func liveSession() []wire.SessionInfo {
 func registerOverAndOver() {
 	r := wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}}
 	if os.Getenv(argumentVariable) == "with a session" {
-		r.Sessions = liveSession()
+		r.Sessions = liveSession(echoEndpoint)
 	}
 	fmt.Println("ready")
 	os.Stdin.Read(make([]byte, 1))
@@ -120,7 +120,7 @@ func TestARegistrationAtTheMomentOfABrokersStopDoesNotKeepItFromStopping(t *test
 		for n := range 4 {
 			registering.Go(func() {
 				name := fmt.Sprint("com.example.n", n)
-				if control, err := register(at, wire.Register{Service: name, Endpoints: []string{name}, Sessions: liveSession()}); err == nil {
+				if control, err := register(at, wire.Register{Service: name, Endpoints: []string{name}, Sessions: liveSession(name)}); err == nil {
 					control.Wait() // the broker ends it
 				}
 			})

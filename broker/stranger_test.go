@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -128,5 +129,20 @@ func TestOpensBeyondTheMostThatWaitAreRefusedAndThoseWhoLeaveFreeTheirPlace(t *t
 	until(t, "those who left have left no descriptors", func() bool { return descriptors(t, os.Getpid()) <= files+starting })
 	if _, err := client.Dial(within(t, 100*time.Millisecond), startedEndpoint, client.Options{Socket: b.Socket}); !errors.Is(err, wire.DeadlineExceeded) {
 		t.Errorf("an open when all have left: %v, want it to wait", err)
+	}
+}
+
+// The guard is that joinLocked counts the opens of one user: without, whoever may open a service that is not there yet can have everybody else refused.
+func TestOpensOfAStrangerThatWaitTakeNobodysPlaceButTheirOwn(t *testing.T) {
+	needsRoot(t)
+	const most = 128
+	b := brokertest.StartWith(t, broker.Config{Quotas: few(quota.Connections, 2*most), Services: []servicefile.Service{
+		{Name: mute, Endpoints: []string{mute}, Program: []string{"/bin/sleep", "1000"}, StartTimeout: time.Minute, StopTimeout: time.Second, Allow: servicefile.Allow{Open: ruled(t, "any")}},
+	}})
+	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
+	takes(t, asStranger(t).Path, b.Socket, nobody, taking{Kind: quota.Waiting, N: most + 1}).line(t)
+	until(t, "all its opens wait", func() bool { return inspected(t, b, mute).Waiting == most })
+	if _, err := client.Dial(within(t, 100*time.Millisecond), mute, client.Options{Socket: b.Socket, NoWait: true}); !errors.Is(err, wire.DeadlineExceeded) {
+		t.Errorf("another user's open: %v, want it to wait", err)
 	}
 }

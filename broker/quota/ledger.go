@@ -122,7 +122,7 @@ func (a *account) fits(k Kind, limit int, now time.Duration) (use int, retry tim
 		ahead := max(0, a.full-now) + each(limit)
 		return limit, ahead - most, limit == 0 || ahead <= most
 	}
-	if k == Connections || k == Waiting || k == Descriptors {
+	if k == Connections || k == Waiting || k == BrokerSessions || k == Descriptors {
 		retry = retryAfter
 	}
 	return a.use[k], retry, a.use[k] < limit

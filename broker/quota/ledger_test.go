@@ -22,7 +22,7 @@ const (
 // little is a share of which a few steps reach every limit.
 func little(n int) quota.Share {
 	return quota.Share{
-		quota.Connections: n, quota.Waiting: n, quota.Sessions: n, quota.Registrations: n, quota.Descriptors: n, quota.Opens: n,
+		quota.Connections: n, quota.Waiting: n, quota.Sessions: n, quota.BrokerSessions: n, quota.Registrations: n, quota.Descriptors: n, quota.Opens: n,
 	}
 }
 
@@ -227,7 +227,7 @@ func TestAChargeAllocatesNothing(t *testing.T) {
 func TestOthersLeaveHalfOfTheDescriptors(t *testing.T) {
 	for _, files := range []int{64, 256, 1024, 20_000} {
 		all := quota.Defaults().Within(files)
-		held := 2 * (all.Together[quota.Connections] + all.Together[quota.Waiting])
+		held := 2 * (all.Together[quota.Connections] + all.Together[quota.Waiting] + all.Together[quota.BrokerSessions])
 		if held > files/2 || all.Others[quota.Connections] < 2 || all.Own[quota.Connections] <= all.Others[quota.Connections] {
 			t.Errorf("of %d descriptors others hold %d; one of them has %v, root %v", files, held, all.Others, all.Own)
 		}

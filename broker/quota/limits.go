@@ -4,14 +4,15 @@ package quota
 type Kind int
 
 // The kinds. A connection that is made counts against Opens and Connections, then as an open against Waiting until it is handed over, as a Session from then on, and against
-// Descriptors until the instance has taken it up.
+// Descriptors until the instance has taken it up. One with the broker itself is also a BrokerSession, as the broker holds its memory and its descriptors.
 const (
-	Connections   Kind = iota // whose first frame has not come
-	Waiting                   // opens that have not been handed over
-	Sessions                  // that are opening or open, of the user as client
-	Registrations             // of instances that the broker has not started
-	Descriptors               // that are handed over, and not yet taken up
-	Opens                     // connections a second, with room for those of 2 s at once
+	Connections    Kind = iota // whose first frame has not come
+	Waiting                    // opens that have not been handed over
+	Sessions                   // that are opening or open, of the user as client
+	BrokerSessions             // of these, those with the broker's own endpoint
+	Registrations              // of instances that the broker has not started
+	Descriptors                // that are handed over, and not yet taken up
+	Opens                      // connections a second that are let in, with room for those of 2 s at once
 	kinds
 )
 
@@ -22,12 +23,13 @@ type description struct {
 }
 
 var descriptions = [kinds]description{
-	Connections:   {"connections", "connections whose first frame has not come"},
-	Waiting:       {"waiting", "opens that wait for an instance"},
-	Sessions:      {"sessions", "sessions"},
-	Registrations: {"registrations", "registered instances"},
-	Descriptors:   {"descriptors", "connections on their way to an instance"},
-	Opens:         {"opens_per_second", "connections a second"},
+	Connections:    {"connections", "connections whose first frame has not come"},
+	Waiting:        {"waiting", "opens that wait for an instance"},
+	Sessions:       {"sessions", "sessions"},
+	BrokerSessions: {"broker_sessions", "sessions with the broker itself"},
+	Registrations:  {"registrations", "registered instances"},
+	Descriptors:    {"descriptors", "connections on their way to an instance"},
+	Opens:          {"opens_per_second", "connections a second"},
 }
 
 // String is the kind in the plural, for people.
@@ -56,12 +58,12 @@ type Limits struct {
 }
 
 // Defaults returns limits that an ordinary user does not meet. Those of Opens are some hundred times what a login or the start of a container engine needs; a user who meets
-// one is told when to ask again, and the client library does.
+// one is told when to ask again, and the client library does. A BrokerSession can be made to hold some 6 MiB of the broker's memory, see wire/session.
 func Defaults() Limits {
 	return Limits{
-		Own:      Share{Connections: 1024, Waiting: 2048, Sessions: 100_000, Registrations: 10_000, Descriptors: 4096, Opens: 100_000},
-		Others:   Share{Connections: 64, Waiting: 128, Sessions: 2000, Registrations: 64, Descriptors: 128, Opens: 200},
-		Together: Share{Connections: 512, Waiting: 1024, Sessions: 50_000, Registrations: 1024, Descriptors: 1024},
+		Own:      Share{Connections: 1024, Waiting: 2048, Sessions: 100_000, BrokerSessions: 10_000, Registrations: 10_000, Descriptors: 4096, Opens: 100_000},
+		Others:   Share{Connections: 64, Waiting: 128, Sessions: 2000, BrokerSessions: 32, Registrations: 64, Descriptors: 128, Opens: 200},
+		Together: Share{Connections: 512, Waiting: 1024, Sessions: 50_000, BrokerSessions: 256, Registrations: 1024, Descriptors: 1024},
 	}
 }
 
@@ -76,12 +78,14 @@ func (l *Limits) share(uid, own uint32) Share {
 	return l.Others
 }
 
-// Within returns limits with which the others together leave at least half of so many descriptors to the broker, its instances and its operators: RLIMIT_NOFILE.
-// What a connection costs the broker before it is handed over is two of them, for the socket and the peer's pidfd, and for a moment two more.
+// Within returns limits with which the others together, but for the instances that a rule lets them register, leave at least half of so many descriptors to the broker, its instances
+// and its operators: RLIMIT_NOFILE.
+// What a connection costs the broker before it is handed over is two of them, for the socket and the peer's pidfd, and for a moment two more; a session with the broker itself costs
+// two for as long as it lasts.
 func (l Limits) Within(files int) Limits {
 	l.Own = l.Own.within(files / 4)
-	l.Others = l.Others.within(files / 16)
-	l.Together = l.Together.within(files / 8)
+	l.Others = l.Others.within(files / 24)
+	l.Together = l.Together.within(files / 12)
 	users := map[uint32]Share{}
 	for uid, s := range l.Users {
 		users[uid] = s.within(files / 4)
@@ -92,7 +96,7 @@ func (l Limits) Within(files int) Limits {
 
 // within returns a share with at most so many places of each kind that holds descriptors of the broker's, and at least two.
 func (s Share) within(places int) Share {
-	for _, k := range []Kind{Connections, Waiting} {
+	for _, k := range []Kind{Connections, Waiting, BrokerSessions} {
 		s[k] = min(s[k], max(2, places))
 	}
 	return s

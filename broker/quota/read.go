@@ -71,7 +71,7 @@ func (f *file) quota(values map[string]any) {
 		case k == tableUsers:
 			f.users(at, strictfile.Typed[map[string]any](f.File, at, values[k]))
 		case shares[k] != nil:
-			f.share(shares[k], at, values[k])
+			f.share(shares[k], at, values[k], k == tableOwn)
 		default:
 			f.unknown(tableQuota, k, known)
 		}
@@ -93,11 +93,11 @@ func (f *file) users(table string, values map[string]any) {
 			continue
 		}
 		named[uid] = name
-		share := f.limits.Others
-		if uid == 0 || int(uid) == os.Geteuid() {
+		share, operator := f.limits.Others, uid == 0 || int(uid) == os.Geteuid()
+		if operator {
 			share = f.limits.Own
 		}
-		f.share(&share, at, values[name])
+		f.share(&share, at, values[name], operator)
 		f.limits.Users[uid] = share
 	}
 }
@@ -111,8 +111,8 @@ func userID(name string) (uint32, bool) {
 	return uint32(n), err == nil && n < math.MaxUint32 // that is nobody's, see setreuid(2)
 }
 
-// share sets what a table says of a share.
-func (f *file) share(s *Share, table string, v any) {
+// share sets what a table says of a share, which may be an operator's.
+func (f *file) share(s *Share, table string, v any, operator bool) {
 	values := strictfile.Typed[map[string]any](f.File, table, v)
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		at := table + "." + strictfile.ShowKey(key)
@@ -122,15 +122,25 @@ func (f *file) share(s *Share, table string, v any) {
 			continue
 		}
 		n := strictfile.Typed[int64](f.File, at, values[key])
-		least := int64(0)
-		if Kind(i) == Connections || Kind(i) == Waiting {
-			least = 1 // without, nobody gets in who could put it right
-		}
+		least := leastOf(Kind(i), operator)
 		if !f.Wrong(at) && (n < least || n > maxLimit) {
 			f.Problem(at, "%d: want %d to %d", n, least, maxLimit)
 		}
 		s[i] = int(n)
 	}
+}
+
+// leastOf is the least that a share may have of a kind. An operator's has one of each that a command needs: without, nobody gets in who could put it right.
+func leastOf(k Kind, operator bool) int64 {
+	switch k {
+	case Connections, Waiting:
+		return 1
+	case Sessions, BrokerSessions, Descriptors:
+		if operator {
+			return 1
+		}
+	}
+	return 0
 }
 
 func keys() (list []string) {

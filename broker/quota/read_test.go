@@ -66,6 +66,10 @@ func TestWhatIsWrongIsToldWithItsLineAndSetsNothing(t *testing.T) {
 		"[quota.others]\nsessions = \"7\"":                    ":2: quota.others.sessions: want an integer, and this is a string",
 		"[quota.others]\nsessions = -1":                       ":2: quota.others.sessions: -1: want 0 to 16777216",
 		"[quota.own]\nconnections = 0":                        ":2: quota.own.connections: 0: want 1 to 16777216",
+		"[quota.own]\nsessions = 0":                           ":2: quota.own.sessions: 0: want 1 to 16777216",
+		"[quota.own]\nbroker_sessions = 0":                    ":2: quota.own.broker_sessions: 0: want 1 to 16777216",
+		"[quota.users.root]\n\ndescriptors = 0":               ":3: quota.users.root.descriptors: 0: want 1 to 16777216",
+		"quota.users.1000 = { sessions = -1 }":                ":1: quota.users.1000.sessions: -1: want 0 to 16777216",
 		"[quota.users.4294967295]\nwaiting = 1":               `:1: quota.users.4294967295: no user is called "4294967295", and it is no number of one`,
 		"[quota.users.nobody-here]\nwaiting = 1":              `:1: quota.users.nobody-here: no user is called "nobody-here", and it is no number of one`,
 		"[quota.users.0]\nwaiting = 1\n[quota.users.root]\n":  `:3: quota.users.root: uid 0 is also "0"`,
@@ -89,6 +93,9 @@ func FuzzRead(f *testing.F) {
 		limits, problems := read(t, document)
 		if len(problems) > 0 {
 			return
+		}
+		if limits.Own[quota.Sessions] == 0 || limits.Own[quota.BrokerSessions] == 0 || limits.Own[quota.Descriptors] == 0 {
+			t.Fatalf("%q is taken, and lets no operator in: %v", document, limits.Own)
 		}
 		for _, share := range []quota.Share{limits.Own, limits.Others, limits.Together} {
 			for _, k := range quota.Kinds() {

@@ -42,12 +42,17 @@ var codes = []string{
 }
 
 // Add counts one. What is none of the names counts as Other.
-func (e *Each) Add(name string) {
+func (e *Each) Add(name string) { e.of(name).Add(1) }
+
+// Of returns how often a name was counted.
+func (e *Each) Of(name string) int64 { return e.of(name).Load() }
+
+func (e *Each) of(name string) *atomic.Int64 {
 	at := slices.Index(e.names, name)
 	if at < 0 {
 		at = len(e.names)
 	}
-	e.n[at].Add(1)
+	return &e.n[at]
 }
 
 // AddOutcome is Add of err's code, or of OK for nil.

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"syscall"
 	"unsafe"
@@ -12,13 +13,16 @@ import (
 
 // A Cred says which process and user are at the other end of a Unix socket, by SO_PEERCRED, see unix(7).
 type Cred struct {
-	// PID is 0 if the process is in a pid namespace that cannot be seen from here.
+	// PID is 0 if the process is in a pid namespace that cannot be seen from here, and -1 if the kernel has not said who it is: then UID and GID are nobody's.
 	PID int
 	// UID and GID are the effective ones.
 	UID, GID uint32
 	// Groups are the supplementary groups, by SO_PEERGROUPS. The kernel tells them since Linux 4.13; before, there are none.
 	Groups []uint32
 }
+
+// unknown is nobody: whoever looks at it beside the error does not take it for root. No user and no group has its numbers, see setreuid(2).
+var unknown = Cred{PID: -1, UID: math.MaxUint32, GID: math.MaxUint32}
 
 // PeerCred returns the credentials of the process at the other end of a Unix stream socket, for a caller that needs no handle on it. They are those of the
 // process that called connect, listen or socketpair, also after it has exited.
@@ -27,7 +31,7 @@ func PeerCred(conn syscall.RawConn) (Cred, error) {
 	var err error
 	ctlErr := conn.Control(func(socket uintptr) { cred, err = peerCred(int(socket)) })
 	if err := errors.Join(ctlErr, err); err != nil {
-		return Cred{}, fmt.Errorf("identify the peer of a socket: %w", err)
+		return unknown, fmt.Errorf("identify the peer of a socket: %w", err)
 	}
 	return cred, nil
 }
@@ -41,13 +45,13 @@ func PeerCred(conn syscall.RawConn) (Cred, error) {
 // at; and a peer in a foreign pid namespace cannot be had.
 //
 // The error wraps ErrGone if the peer has exited, though not in every such case: the newest kernels give a handle that
-// is Gone. The credentials are right with ErrGone too.
+// is Gone. The credentials are right with ErrGone too, and with any error of a peer whose PID is 0; with PID -1 there are none.
 func FromPeer(conn syscall.RawConn) (*Handle, Cred, error) {
 	return fromPeer(conn, peerPidfd)
 }
 
 func fromPeer(conn syscall.RawConn, open func(socket int, cred Cred) (int, error)) (*Handle, Cred, error) {
-	var cred Cred
+	cred := unknown
 	var fd int
 	var err error
 	ctlErr := conn.Control(func(socket uintptr) {
@@ -65,11 +69,11 @@ func fromPeer(conn syscall.RawConn, open func(socket int, cred Cred) (int, error
 func peerCred(socket int) (Cred, error) {
 	ucred, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return Cred{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+		return unknown, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
 	groups, err := peerGroups(socket)
 	if err != nil {
-		return Cred{}, os.NewSyscallError("getsockopt SO_PEERGROUPS", err)
+		return unknown, os.NewSyscallError("getsockopt SO_PEERGROUPS", err)
 	}
 	return Cred{PID: int(ucred.Pid), UID: ucred.Uid, GID: ucred.Gid, Groups: groups}, nil
 }

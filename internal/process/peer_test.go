@@ -200,3 +200,31 @@ func TestThePeersCredentialsOutliveIt(t *testing.T) {
 		t.Errorf("a file has the peer %v", got)
 	}
 }
+
+// The guard is unknown: without, whom the kernel does not name is a process without a number whose user is root.
+func TestWhomTheKernelDoesNotNameIsNobody(t *testing.T) {
+	r, w, err := os.Pipe() // it has no peer
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	raw, err := r.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, err := w.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	for name, conn := range map[string]syscall.RawConn{"no socket": raw, "closed": closed} {
+		h, cred, err := process.FromPeer(conn)
+		if err == nil || h != nil || cred.PID >= 0 || cred.UID == 0 || cred.GID == 0 {
+			t.Errorf("%s: %+v, %v", name, cred, err)
+		}
+		if cred, err := process.PeerCred(conn); err == nil || cred.PID >= 0 || cred.UID == 0 || cred.GID == 0 {
+			t.Errorf("%s: %+v, %v", name, cred, err)
+		}
+	}
+}

@@ -12,8 +12,8 @@ import (
 )
 
 // deepest is how many parts of a key have a line of their own, each perhaps with an index. A path of every part would cost a hostile file's
-// length squared.
-const deepest = 3
+// length squared. The deepest that is known is quota.users.NAME.KEY.
+const deepest = 4
 
 // lines are where the keys of a document are, by their path: "stop_timeout", "allow.open", "program[0]", "network[2].routes[0].to".
 type lines map[string]int
