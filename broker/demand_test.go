@@ -134,3 +134,16 @@ func TestOpensThatWaitAreHandedOverInTheOrderTheyCame(t *testing.T) {
 		}
 	}
 }
+
+// The guard is the time of tryOpen: without, an open waits for as long as the service takes to start, whatever its client has said.
+func TestAnOpenWaitsNoLongerThanItHasSaid(t *testing.T) {
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{
+		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/bin/sleep", "1000"}, StartTimeout: time.Hour, StopTimeout: time.Second},
+	}})
+	conn, err := connect(b.Socket)
+	must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: startedEndpoint, Within: 200}))
+	defer conn.Close()
+	if err := answer(conn); !errors.Is(err, wire.DeadlineExceeded) && !errors.Is(err, wire.StartTimeout) {
+		t.Errorf("it is answered with %v", err)
+	}
+}

@@ -62,6 +62,8 @@ var roles = map[string]func(){
 	"takes":   takeAsTold,
 	"slowly":  serveSlowly,
 
+	"serveandopen": serveAndOpen,
+
 	"monitors": monitorAll,
 }
 

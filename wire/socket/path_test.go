@@ -65,8 +65,13 @@ func TestAPathIsAsLongAsASocketCanBe(t *testing.T) {
 	}
 }
 
+// guard: checkFolder, and that Connect calls it before it connects.
 func TestTheFolderOfASocketIsNobodyElses(t *testing.T) {
-	root := t.TempDir()
+	root, err := os.MkdirTemp("", "socket-test") // whose path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
 	folder := func(name string, mode os.FileMode) string {
 		path := filepath.Join(root, name)
 		if err := errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, mode)); err != nil {
@@ -98,9 +103,22 @@ func TestTheFolderOfASocketIsNobodyElses(t *testing.T) {
 		if err := socket.CheckPrivate(test.folder); (err == nil) != test.private {
 			t.Errorf("%s: %v, want it private: %t", test.name, err, test.private)
 		}
-		if _, _, err := socket.Connect(t.Context(), filepath.Join(test.folder, "broker.sock")); err == nil {
+		path := filepath.Join(test.folder, "broker.sock")
+		if _, _, err := socket.Connect(t.Context(), path); err == nil {
 			t.Errorf("%s: connected to nothing", test.name)
 		}
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			continue // there is no folder
+		}
+		conn, _, err := socket.Connect(t.Context(), path)
+		if (err == nil) != test.ok || err != nil && !errors.Is(err, wire.NotPermitted) {
+			t.Errorf("%s: a client connects to what listens there: %v, want it to: %t", test.name, err, test.ok)
+		}
+		if err == nil {
+			conn.Close()
+		}
+		l.Close()
 	}
 }
 
