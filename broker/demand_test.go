@@ -69,6 +69,7 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 		says    []string
 	}{
 		"com.example.dies":       {run("/bin/sh", "-c", "echo oh no >&2; echo really >&2; exit 3"), wire.StartFailed, []string{"exit status 3", "oh no | really"}},
+		"com.example.steers":     {run("/bin/sh", "-c", `printf 'oh \033[2J no' >&2; exit 3`), wire.StartFailed, []string{"exit status 3", `oh \x1b[2J no`}},
 		"com.example.killed":     {run("/bin/sh", "-c", "kill -9 $$"), wire.StartFailed, []string{"signal: killed"}},
 		"com.example.leaves":     {run("/bin/true"), wire.StartFailed, []string{"exit status 0", "before it registered"}},
 		"com.example.missing":    {run("/does/not/exist"), wire.StartFailed, []string{"/does/not/exist", "no such file"}},

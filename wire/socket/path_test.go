@@ -323,3 +323,56 @@ func TestAnInheritedDescriptorIsNotPassedOn(t *testing.T) {
 		t.Errorf("a descriptor that is not open: %v, want %v", err, syscall.EBADF)
 	}
 }
+
+// guard: UnmappedUser in isOwn and peerUser. To a client that is not mapped in its own user namespace, all users show as itself.
+func TestAClientThatIsNotMappedTrustsItsOwnUserAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start brokers and clients of other users")
+	}
+	leavesNothing(t)
+	binary := copied(t)
+	const user, another = 1234, 4321
+	for _, test := range []struct {
+		name           string
+		folder, broker uint32
+		want           string // how what it says begins
+	}{
+		{"its own folder and broker", user, user, " "},
+		{"another's folder", another, user, "not_permitted"},
+		{"another's broker", user, another, "not_permitted"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			folder, err := os.MkdirTemp("", "socket-test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(folder) })
+			if err := errors.Join(os.Chown(folder, int(test.folder), int(test.folder)), os.Chmod(folder, 0o777|os.ModeSticky)); err != nil {
+				t.Fatal(err)
+			}
+			path := pathVariable + "=" + filepath.Join(folder, "broker.sock")
+			broker := child(t, binary, "listen", test.broker, path)
+			in, err := broker.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := broker.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := broker.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { in.Close(); broker.Wait() }()
+			if n, err := out.Read(make([]byte, 100)); err != nil || n == 0 {
+				t.Fatalf("the broker said nothing: %v", err)
+			}
+			client := child(t, "/usr/bin/unshare", "connect", user, path)
+			client.Args = append(client.Args, "--user", binary)
+			said, err := client.Output()
+			if err != nil || !strings.HasPrefix(string(said), test.want) {
+				t.Errorf("%q, %v, want %q", said, err, test.want)
+			}
+		})
+	}
+}
