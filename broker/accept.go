@@ -66,14 +66,18 @@ func (l *listener) accept(turnAway func(arrival, error)) (arrival, error) {
 		l.reserve.Close()
 		l.file.SetReadDeadline(time.Now().Add(pause)) // also the pause
 		turned, again := l.acceptOne()
+		l.reserve, _ = os.Open(os.DevNull)
 		switch {
+		case again == nil && l.reserve != nil: // there are descriptors again since
+			l.file.SetReadDeadline(time.Time{})
+			return turned, nil
 		case again == nil:
 			turnAway(turned, err)
+			l.reserve, _ = os.Open(os.DevNull)
 		case !errors.Is(again, os.ErrDeadlineExceeded): // the descriptor in reserve was taken by something else: accept fails at once, and did not pause
 			time.Sleep(acceptPauseFirst)
 		}
 		l.file.SetReadDeadline(time.Time{})
-		l.reserve, _ = os.Open(os.DevNull)
 	}
 }
 

@@ -69,6 +69,7 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 		says    []string
 	}{
 		"com.example.dies":       {run("/bin/sh", "-c", "echo oh no >&2; echo really >&2; exit 3"), wire.StartFailed, []string{"exit status 3", "oh no | really"}},
+		"com.example.steers":     {run("/bin/sh", "-c", `printf 'oh \033[2J no' >&2; exit 3`), wire.StartFailed, []string{"exit status 3", `oh \x1b[2J no`}},
 		"com.example.killed":     {run("/bin/sh", "-c", "kill -9 $$"), wire.StartFailed, []string{"signal: killed"}},
 		"com.example.leaves":     {run("/bin/true"), wire.StartFailed, []string{"exit status 0", "before it registered"}},
 		"com.example.missing":    {run("/does/not/exist"), wire.StartFailed, []string{"/does/not/exist", "no such file"}},
@@ -132,5 +133,18 @@ func TestOpensThatWaitAreHandedOverInTheOrderTheyCame(t *testing.T) {
 		if s.Title != fmt.Sprint(n) {
 			t.Fatalf("session %d is that of open %s", n, s.Title)
 		}
+	}
+}
+
+// The guard is the time of tryOpen: without, an open waits for as long as the service takes to start, whatever its client has said.
+func TestAnOpenWaitsNoLongerThanItHasSaid(t *testing.T) {
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{
+		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/bin/sleep", "1000"}, StartTimeout: time.Hour, StopTimeout: time.Second},
+	}})
+	conn, err := connect(b.Socket)
+	must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: startedEndpoint, Within: 200}))
+	defer conn.Close()
+	if err := answer(conn); !errors.Is(err, wire.DeadlineExceeded) && !errors.Is(err, wire.StartTimeout) {
+		t.Errorf("it is answered with %v", err)
 	}
 }

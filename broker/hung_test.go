@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,7 +134,7 @@ func TestAHandlerThatTakesLongIsNoHang(t *testing.T) {
 	}
 }
 
-// The guard is the Abort in replace.
+// The guard is the Abort in replace: without, a process that goes on never learns that it is registered no more.
 func TestAnotherTakesThePlaceOfAProcessThatReadsNothingAndIsNotTheBrokersToEnd(t *testing.T) {
 	_, b := serving(t, broker.Config{}, impatient)
 	conn, err := connect(b.Socket)
@@ -158,7 +159,10 @@ func TestAnotherTakesThePlaceOfAProcessThatReadsNothingAndIsNotTheBrokersToEnd(t
 	})
 	play(t, "serve", echoEndpoint, b.Socket).line(t)
 	b.Dial(echoEndpoint, client.Options{}).Close()
-	conn.Close() // and with it what it was handed
+	conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) { // what it was handed is closed, as who reads takes no descriptors
+		t.Error("its control connection is still the broker's")
+	}
 	if err := <-opened; err != nil {
 		t.Errorf("who was handed over to it: %v", err)
 	}

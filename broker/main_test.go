@@ -64,6 +64,8 @@ var roles = map[string]func(){
 	"lies":    tellOfAnother,
 	"slowly":  serveSlowly,
 
+	"serveandopen": serveAndOpen,
+
 	"monitors": monitorAll,
 }
 

@@ -213,6 +213,38 @@ func TestAnInstanceThatWasStartedRegistersAgainWhateverOthersOfItsUserDo(t *test
 	}
 }
 
+// serveAndOpen serves an endpoint, and opens one of the broker's own whenever it is told to.
+func serveAndOpen() {
+	mux := echoMux()
+	services.Handle(mux, "open", func(ctx context.Context, _ any) (granted, error) {
+		s, err := client.Dial(ctx, broker.Endpoint, client.Options{NoWait: true})
+		if err == nil {
+			s.Close()
+			return granted{}, nil
+		}
+		return granted{Code: wire.CodeOf(err), Text: err.Error()}, nil
+	})
+	fail(services.Server{Endpoints: map[string]*services.Mux{os.Getenv(argumentVariable): mux}}.Serve(context.Background()))
+}
+
+// The guards are what welcomeProgram asks: whether it is the program, and not another process by its number, and whether it registers.
+func TestThePlaceOfAProgramIsForItsRegistrationAlone(t *testing.T) {
+	needsRoot(t)
+	program := asStranger(t).Path
+	service := played(t, "serveandopen", echoEndpoint)
+	service.Program[len(service.Program)-1], service.User = program, "nobody"
+	b, at := serving(t, broker.Config{Quotas: few(quota.Connections, 0), Services: []servicefile.Service{service}})
+	s := at.Dial(echoEndpoint, client.Options{})
+	if g, err := client.Call[granted](within(t, patience), s, "open", nil); err != nil || g.Code != wire.OverQuota || !strings.Contains(g.Text, "uid 65534") {
+		t.Errorf("the program itself opens a session: %+v, %v, want %s", g, err, wire.OverQuota)
+	}
+	stranger := asks(t, program, at.Socket, syscall.Credential{Uid: nobody, Gid: nobody})
+	b.Mistake(stranger.cmd.Process.Pid, echoEndpoint)
+	if g := stranger.ask(t, wish{Register: echoEndpoint}); g.Code != wire.OverQuota || !strings.Contains(g.Text, "uid 65534") {
+		t.Errorf("another process with its number: %+v, want %s", g, wire.OverQuota)
+	}
+}
+
 // The guard is that welcomeProgram leaves the program's place with its first frame: without, the first registration has it for as long as it lasts.
 func TestAnInstanceThatWasStartedRegistersAgainAndAgain(t *testing.T) {
 	needsRoot(t)

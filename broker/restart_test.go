@@ -70,6 +70,8 @@ func nobodyElse(t *testing.T, at, when string, owner int) {
 		control, err := register(at, r)
 		if err == nil {
 			lose(control)
+			t.Errorf("%s: %+v is registered", when, r)
+			continue
 		}
 		e := wire.AsError(err)
 		if !errors.Is(err, wire.Conflict) || r.Service == echoEndpoint && (e.Holder == nil || e.Holder.PID != owner) {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -158,6 +159,18 @@ var attacks = map[string]func(h *hostile){
 		data := begin.Append(nil)
 		for range 3 {
 			data = wire.Frame{Header: wire.Header{Kind: wire.KindData, Length: wire.MaxBody}, Body: make([]byte, wire.MaxBody)}.Append(data)
+		}
+		for range 200 {
+			if !h.send(h.open(data)) {
+				return
+			}
+		}
+	},
+	"unread items": func(h *hostile) { // of a streaming call of the broker's, which takes none
+		begin, _ := wire.NewFrame(wire.KindStream, 0, wire.Stream{Method: broker.MethodMonitor, Value: wire.Raw{0x80}})
+		data := begin.Append(nil)
+		for range 3 {
+			data = wire.Frame{Header: wire.Header{Kind: wire.KindItem, Length: wire.MaxBody}, Body: make([]byte, wire.MaxBody)}.Append(data)
 		}
 		for range 200 {
 			if !h.send(h.open(data)) {

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,10 +36,18 @@ func playInventory([]string) error {
 	began.Environment = os.Environ()
 	mux := services.NewMux()
 	services.Handle(mux, "has", func(context.Context, any) (inventory, error) { return began, nil })
+	services.Handle(mux, "child", func(ctx context.Context, _ any) (inventory, error) {
+		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `for f in /proc/$$/fd/*; do readlink $f; done; echo; env`)
+		cmd.Stdin, cmd.Stderr = nil, nil // both are /dev/null, and its output is a pipe
+		out, err := cmd.Output()
+		files, environment, _ := strings.Cut(string(out), "\n\n")
+		return inventory{Files: strings.Fields(files), Environment: strings.Fields(environment)}, err
+	})
 	return services.Server{Endpoints: map[string]*services.Mux{inventoryEndpoint: mux}}.Serve(context.Background())
 }
 
-// guard: the environment that broker/start.go makes, and close-on-exec of all that the broker has inherited and opened.
+// guard: the environment that broker/start.go makes, and close-on-exec of all that the broker has inherited and opened. Of the instance's children: close-on-exec of the control
+// connection and of the lock in services/register.go, and that both are taken out of its environment.
 func TestAnInstanceGetsOnlyTheDescriptorsAndTheEnvironmentThatAreMeantForIt(t *testing.T) {
 	w := newWorld(t)
 	secret, err := os.Create(filepath.Join(w.dir, "secret"))
@@ -78,6 +87,20 @@ program = ["/usr/bin/env", "` + roleVariable + `=inventory", "` + self() + `"]
 	for _, variable := range has.Environment {
 		if name, _, _ := strings.Cut(variable, "="); !slices.Contains(meant, name) {
 			t.Errorf("its environment has %s", variable)
+		}
+	}
+	child, err := client.Call[inventory](within(t, patience), s, "child", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range child.Files {
+		if to != os.DevNull && !strings.HasPrefix(to, "pipe:") && !strings.HasPrefix(to, "/proc/") {
+			t.Errorf("its child has %s open, of %q", to, child.Files)
+		}
+	}
+	for _, variable := range child.Environment {
+		if name, _, _ := strings.Cut(variable, "="); name == services.ControlVariable || name == services.LockVariable || name == services.InstanceVariable {
+			t.Errorf("its child's environment has %s", variable)
 		}
 	}
 }

@@ -23,6 +23,7 @@ func TestMemoryThatOneHostilePeerCanHoldIsBounded(t *testing.T) {
 	w.startBroker()
 	rows := []string{
 		"bursts on streams",
+		"queued large replies",
 		"maximal bodies,open large calls,descriptors,queued replies,unread streams,half a frame",
 		"unread streams,queued large replies,maximal bodies",
 		"streams that say nothing,queued large replies,open large calls,maximal bodies,pings,unread streams",
@@ -64,7 +65,7 @@ func TestMemoryThatOneHostilePeerCanHoldInTheBrokerIsBounded(t *testing.T) {
 	w.startBroker("GOMEMLIMIT=8MiB", "GOGC=10") // without the garbage
 	w.dial(broker.Endpoint)
 	before := w.settledMemory()
-	for _, kinds := range []string{"streams that say nothing,maximal bodies,pings,half a frame", "unread streams,open large calls,half a frame"} {
+	for _, kinds := range []string{"unread items,half a frame", "streams that say nothing,maximal bodies,pings,half a frame"} {
 		p := w.role("attacker", broker.Endpoint, kinds)
 		p.stdout.await(t, "holding")
 		held := w.settledMemory() - before

@@ -13,13 +13,30 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/services"
+	"github.com/fairlead-dev/fairlead/services/network"
 )
 
-// playKnocker opens a session with the broker, says what became of that, and keeps it until its standard input ends.
-func playKnocker([]string) error {
+// playKnocker opens a session with the broker, or with the endpoint of its argument, says what became of that, and keeps it until its standard input ends. With the argument
+// register it serves something, and with lease it asks for a lease.
+func playKnocker(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := client.Dial(ctx, broker.Endpoint, client.Options{NoWait: true})
+	endpoint := broker.Endpoint
+	switch {
+	case len(args) > 0 && args[0] == "register":
+		mux := services.NewMux()
+		fmt.Println("refused:", services.Server{Endpoints: map[string]*services.Mux{targetEndpoint: mux}, Ready: func() { fmt.Println("registered") }}.Serve(ctx))
+		return nil
+	case len(args) > 0 && args[0] == "lease":
+		endpoint = network.Endpoint
+	case len(args) > 0:
+		endpoint = args[0]
+	}
+	s, err := client.Dial(ctx, endpoint, client.Options{NoWait: true})
+	if err == nil && endpoint == network.Endpoint {
+		_, err = network.Allocate(ctx, s, network.Request{})
+	}
 	if err != nil {
 		fmt.Println("refused:", err)
 		return nil
@@ -48,16 +65,16 @@ func (w *world) copied() string {
 }
 
 // knock starts a knocker and returns it and what it says.
-func (w *world) knock(attr *syscall.SysProcAttr) (*process, string) {
+func (w *world) knock(attr *syscall.SysProcAttr, args ...string) (*process, string) {
 	w.t.Helper()
-	cmd := exec.Command(w.copied())
+	cmd := exec.Command(w.copied(), args...)
 	cmd.Env = []string{roleVariable + "=knocker"}
 	cmd.SysProcAttr = attr
 	p := w.start(cmd)
 	return p, p.stdout.next(w.t)
 }
 
-// guard: UnmappedUser in identify of the broker, and in isOwn and peerUser of wire/socket. Each namespace is a real one.
+// guard: UnmappedUser and UnmappedGroup in identify of the broker, and UnmappedUser in isOwn and peerUser of wire/socket. Each namespace is a real one.
 func TestAUserThatIsNotMappedIsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it takes root to play other users")
@@ -114,6 +131,24 @@ func TestAUserThatIsNotMappedIsNobody(t *testing.T) {
 			t.Errorf("of another user: %q", said)
 		}
 	})
+	t.Run("a group that is not mapped", func(t *testing.T) {
+		w := newWorld(t)
+		os.Chmod(w.dir, 0o755)
+		file := fmt.Sprintf("name = %q\nprogram = [\"/usr/bin/env\", %q, %q]\n[allow]\nopen = [\"gid:65534\"]\n", echoEndpoint, roleVariable+"=server", self())
+		if err := os.WriteFile(filepath.Join(w.config(), "services.d", "echo.toml"), []byte(file), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := w.serve()
+		users := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1234, HostID: 1234, Size: 1}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: users, GidMappings: one}
+		w.broker = w.start(cmd)
+		w.broker.stderr.await(t, "broker started")
+		for what, as := range map[string]syscall.Credential{"its own": {Uid: 1234, Gid: 777}, "supplementary": {Uid: 1234, Gid: 0, Groups: []uint32{777}}} {
+			if _, said := w.knock(&syscall.SysProcAttr{Credential: &as}, echoEndpoint); !strings.Contains(said, "not_permitted") {
+				t.Errorf("%s, and a rule names what it is shown as: %q", what, said)
+			}
+		}
+	})
 	t.Run("a broker whose namespace maps all users serves nobody as any user", func(t *testing.T) {
 		w := newWorld(t)
 		os.Chmod(w.dir, 0o755)
@@ -124,12 +159,12 @@ func TestAUserThatIsNotMappedIsNobody(t *testing.T) {
 	})
 }
 
-// guard: identify of the broker takes who has no number, and the instance's watch of the pidfd.
+// guard: identify of the broker takes who has no number, newInstance and identify of the network service refuse it, and the instance's watch of the pidfd.
 func TestAClientWithoutANumberInTheBrokersPIDNamespaceIsKnownByItsHandle(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it takes root to mount a /proc")
 	}
-	w := newWorld(t)
+	w := newWorld(t, one)
 	serve := w.serve()
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `mount -t proc proc /proc && exec "$@"`, "sh"}, serve.Args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
@@ -138,6 +173,14 @@ func TestAClientWithoutANumberInTheBrokersPIDNamespaceIsKnownByItsHandle(t *test
 	p, said := w.knock(nil)
 	if said != "opened" {
 		t.Fatalf("%q", said)
+	}
+	for what, want := range map[string]string{ // each asks what cannot be known: whose instance or lease it would be
+		"register": "a process in a pid namespace that cannot be seen from here may not",
+		"lease":    "in a pid namespace that the network service cannot see into",
+	} {
+		if _, said := w.knock(nil, what); !strings.Contains(said, want) {
+			t.Errorf("%s: %q, want %q", what, said, want)
+		}
 	}
 	open := func() (n int) {
 		out, _, _ := w.ctl("session", "list", "--json")

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
@@ -35,7 +36,8 @@ func playServer([]string) error {
 	return services.Server{Endpoints: map[string]*services.Mux{echoEndpoint: mux}}.Serve(ctx)
 }
 
-// playThrong has so many clients as its argument says open a session each, all at once, and prints what became of them. They stay until its input ends.
+// playThrong has so many clients as its first argument says open a session each with the endpoint of its second, all at once, and prints what became of them. They stay
+// until its input ends.
 func playThrong(args []string) error {
 	size, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -49,7 +51,7 @@ func playThrong(args []string) error {
 		opening.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience/3)
 			defer cancel()
-			s, err := client.Dial(ctx, echoEndpoint, client.Options{NoWait: true})
+			s, err := client.Dial(ctx, args[1], client.Options{NoWait: true})
 			mu.Lock()
 			defer mu.Unlock()
 			switch e, typed := errors.AsType[*wire.Error](err); {
@@ -144,10 +146,10 @@ func TestWantOfDescriptorsRefusesClientsAndIsOverWhenTheyAreGone(t *testing.T) {
 				s := dial()
 				instance := s.Peer().PID
 				s.Close()
-				broker, served := filesOf(t, w.broker.pid()), filesOf(t, instance)
+				held, served := filesOf(t, w.broker.pid()), filesOf(t, instance)
 
 				for _, uid := range []uint32{hostileUID, 0} { // within the others' share, and root's
-					p := w.as(uid, "throng", strconv.Itoa(clients))
+					p := w.as(uid, "throng", strconv.Itoa(clients), echoEndpoint)
 					got := decodeLine[tally](t, p)
 					refused := int64(0)
 					for code, n := range got.Refused {
@@ -167,7 +169,7 @@ func TestWantOfDescriptorsRefusesClientsAndIsOverWhenTheyAreGone(t *testing.T) {
 					p.exit(t)
 				}
 				eventually(t, "the descriptors are free", func() bool {
-					return filesOf(t, w.broker.pid()) <= broker && filesOf(t, instance) <= served
+					return filesOf(t, w.broker.pid()) <= held && filesOf(t, instance) <= served
 				})
 				s = dial()
 				defer s.Close()
@@ -176,6 +178,36 @@ func TestWantOfDescriptorsRefusesClientsAndIsOverWhenTheyAreGone(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Sessions with the broker itself are its own descriptors, as many as users may have sessions. The guards are charge, which leaves the last descriptors to root and the broker's
+// user, and in accept that it turns a client away with the descriptor in reserve, and goes on.
+func TestSessionsWithTheBrokerItselfLeaveItDescriptorsForOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to be another user needs root")
+	}
+	const files, clients = 64, 200
+	w := newWorld(t, one)
+	w.serveEcho(files, "")
+	w.ctl("status")
+	before := filesOf(t, w.broker.pid())
+	for _, uid := range []uint32{hostileUID, 0} {
+		p := w.as(uid, "throng", strconv.Itoa(clients), broker.Endpoint)
+		got := decodeLine[tally](t, p)
+		if refused := got.Refused[wire.OverQuota]; got.Opened == 0 || refused == 0 || got.Opened+refused != clients {
+			t.Errorf("uid %d: of %d clients %d have a session, and %v are refused: %v", uid, clients, got.Opened, got.Refused, got.Says)
+		}
+		t.Logf("uid %d: %d have a session, %v; the broker has %d descriptors", uid, got.Opened, got.Refused, filesOf(t, w.broker.pid()))
+		if _, errs, code := w.ctl("status"); code != 0 && uid != 0 { // root may be in its own way
+			t.Errorf("uid %d: meanwhile brokerctl exits %d: %s", uid, code, errs)
+		}
+		p.say(t, "enough")
+		p.exit(t)
+		eventually(t, "the descriptors are free", func() bool { return filesOf(t, w.broker.pid()) <= before })
+	}
+	if _, errs, code := w.ctl("status"); code != 0 {
+		t.Errorf("afterwards brokerctl exits %d: %s", code, errs)
 	}
 }
 

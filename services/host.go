@@ -50,12 +50,14 @@ type Host struct {
 	watch   *watch.Set // of the clients' processes
 	unables pace.Limiter
 	files   int // how many descriptors this process may have open; a broker counts its own
-	news    news
-	turns   chan struct{} // sessions that are being accepted
-	opening sync.WaitGroup
-	ctx     context.Context // ends when the host takes no more hand-overs
-	cancel  context.CancelFunc
-	drained sync.Once
+
+	accepting time.Duration // acceptWait
+	news      news
+	turns     chan struct{} // sessions that are being accepted
+	opening   sync.WaitGroup
+	ctx       context.Context // ends when the host takes no more hand-overs
+	cancel    context.CancelFunc
+	drained   sync.Once
 
 	returning sync.WaitGroup // sessions, until they have ended and all their handlers have returned
 
@@ -82,7 +84,7 @@ func NewHost(s Server) (*Host, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{conf: s, log: logger, watch: set, files: math.MaxInt32, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
+	h := &Host{conf: s, log: logger, watch: set, files: math.MaxInt32, accepting: acceptWait, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.news.init()
 	return h, nil
@@ -122,7 +124,7 @@ func (h *Host) unable(what string, args ...any) {
 
 // open accepts or refuses a session and begins it.
 func (h *Host) open(o wire.HandOver, conn *net.UnixConn) {
-	conn.SetDeadline(time.Now().Add(acceptWait))
+	conn.SetDeadline(time.Now().Add(h.accepting))
 	client, peer, err := identify(o, conn)
 	if err == nil {
 		err = h.room(conn)
@@ -211,7 +213,7 @@ func (h *Host) ask(o Opening) (err error) {
 			err = wire.Errorf(wire.Refused, "the service's own check panicked")
 		}
 	}()
-	ctx, cancel := context.WithTimeout(h.ctx, acceptWait)
+	ctx, cancel := context.WithTimeout(h.ctx, h.accepting)
 	defer cancel()
 	return h.conf.Accept(ctx, o)
 }

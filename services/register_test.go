@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -253,5 +254,33 @@ func TestAnInstanceThatIsRefusedOverAndOverLeavesNothingAndKeepsItsSessions(t *t
 	const attempt = 5 // what one that is under way may have open
 	if after := look(); after.Goroutines > before.Goroutines+attempt || after.Descriptors > before.Descriptors+attempt {
 		t.Errorf("%+v after %d attempts, and %+v before", after, attempts, before)
+	}
+}
+
+// The guard is registerWait: without, a broker that is stopped, or another's program at its path, has the instance for as long as it likes.
+func TestABrokerThatDoesNotAnswerARegistrationIsAskedAgain(t *testing.T) {
+	t.Parallel() // it takes 10 s
+	path := brokertest.Socket(t)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	server := echoServer(endpoint)
+	server.Socket = path
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx) }()
+	listener.SetDeadline(time.Now().Add(time.Minute))
+	for range 2 {
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	stop()
+	if err := wait(t, "the server's end", served); err != nil {
+		t.Error(err)
 	}
 }

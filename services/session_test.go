@@ -164,16 +164,20 @@ func TestSessionsThatEndWithoutABrokerAreToldInBatchesThatFit(t *testing.T) {
 	})
 }
 
+// The guards are returns, for functions that do not return, and drainWait.
 func TestAServerStopsWithinABoundWhateverItsAuthorsFunctionsDo(t *testing.T) {
+	t.Parallel()
 	const bound = 20 * time.Second
 	for _, test := range []struct {
 		name   string
 		accept func(ctx context.Context, forever <-chan struct{})
 		handle func(forever <-chan struct{})
+		drain  time.Duration
 	}{
-		{"accept waits for its context", func(ctx context.Context, _ <-chan struct{}) { <-ctx.Done() }, nil},
-		{"accept never returns", func(_ context.Context, forever <-chan struct{}) { <-forever }, nil},
-		{"a handler never returns", nil, func(forever <-chan struct{}) { <-forever }},
+		{"accept waits for its context", func(ctx context.Context, _ <-chan struct{}) { <-ctx.Done() }, nil, 100 * time.Millisecond},
+		{"accept never returns", func(_ context.Context, forever <-chan struct{}) { <-forever }, nil, 100 * time.Millisecond},
+		{"a handler never returns", nil, func(forever <-chan struct{}) { <-forever }, 100 * time.Millisecond},
+		{"a handler never returns, and has the usual time", nil, func(forever <-chan struct{}) { <-forever }, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -185,7 +189,7 @@ func TestAServerStopsWithinABoundWhateverItsAuthorsFunctionsDo(t *testing.T) {
 				test.handle(forever)
 				return text{}, nil
 			})
-			server := services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}, Drain: 100 * time.Millisecond}
+			server := services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}, Drain: test.drain}
 			if test.accept != nil {
 				server.Accept = func(ctx context.Context, _ services.Opening) error {
 					began <- struct{}{}

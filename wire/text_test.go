@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"encoding/hex"
 	"strings"
 	"testing"
 
@@ -41,7 +42,11 @@ func TestAValueIsReadableAndCannotSteerATerminal(t *testing.T) {
 		"a list of many":        append([]byte{0xdc, 0x20, 0}, make([]byte, 0x2000)...),
 		"a key that is no text": {0x81, 0x01, 0x02},
 	} {
-		if got := wire.Text(b, 100); len(got) > 500 || strings.ContainsAny(got, "\n\x1b\x00") {
+		got := wire.Text(b, 100)
+		if digits := strings.TrimSuffix(got, "…"); wire.Walk(b) != nil && !strings.HasPrefix(hex.EncodeToString(b), digits) { // guard: Walk in Text
+			t.Errorf("%s: %s, want its bytes as they are", name, got)
+		}
+		if len(got) > 500 || strings.ContainsAny(got, "\n\x1b\x00") {
 			t.Errorf("%s: %d bytes: %q", name, len(got), got)
 		}
 	}

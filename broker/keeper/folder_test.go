@@ -75,3 +75,19 @@ func TestAFolderThatIsChangedLaterGetsNoMoreOutput(t *testing.T) {
 		t.Errorf("the output is %q", got)
 	}
 }
+
+// guard: O_NOFOLLOW in sink.begin.
+func TestOutputGoesThroughNoLink(t *testing.T) {
+	leavesNothing(t)
+	folder := t.TempDir()
+	precious, link := filepath.Join(folder, "precious"), filepath.Join(folder, "out")
+	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600), os.Symlink(precious, link)); err != nil {
+		t.Fatal(err)
+	}
+	c := shell(t, "echo one")
+	c.Stdout.Path = link
+	outcome(t, start(t, c))
+	if got := text(precious); got != "precious" {
+		t.Errorf("the file that it leads to is %q", got)
+	}
+}

@@ -20,8 +20,15 @@ func TestNothingThatIsPrintedSteersATerminal(t *testing.T) {
 	}
 	w.must(m.end.Close())
 	m.exits(w)
+	other := w.broker.Dial(echo, client.Options{})
+	lines := w.starts("monitor", "--since", "0", "--filter", broker.EventSessionClosed)
+	w.done("session close " + other.ID() + " --reason " + "nightly\u009b2J\x1b[2J\u202e")
+	line := lines.line(w)
+	w.must(lines.end.Close())
+	lines.exits(w)
 	for what, printed := range map[string]string{
 		"an event":              event,
+		"an event as a line":    line,
 		"a list":                w.done("session list --endpoint " + echo),
 		"a list as JSON":        w.done("session list --json --endpoint " + echo),
 		"one session":           w.done("session inspect " + s.ID()),

@@ -228,6 +228,9 @@ func TestOnlyADescendantDescends(t *testing.T) {
 	}
 	c.kill(t)
 	within(t, "the parent is not gone", parent.Gone)
+	if got, err := parent.DescendantOf(self); got || err != nil { // guard: bothLive. /proc has it still
+		t.Errorf("a child that has exited, and was not waited for, descends: %v, %v", got, err)
+	}
 	if got, err := grandchild.DescendantOf(parent); got || err != nil {
 		t.Errorf("an orphan descends from its dead parent: %v, %v", got, err)
 	}

@@ -36,7 +36,7 @@ type budget struct {
 	mu       sync.Mutex
 	held     int
 	replies  int           // of it
-	patience time.Duration // of await; 0: replyWait
+	patience time.Duration // of wait; 0: replyWait
 	room     chan struct{} // closed when held has shrunk; nil: nobody waits
 }
 
@@ -108,9 +108,7 @@ func (b *budget) give(n int) {
 
 // await waits until no more than the bound is held, and fails with wire.OverQuota when nothing is given back for replyWait. It returns at once when the conn is closed.
 func (b *budget) await(gone <-chan struct{}) error {
-	b.mu.Lock()
-	patience := cmp.Or(b.patience, replyWait)
-	b.mu.Unlock()
+	patience := b.wait()
 	for room := b.full(); room != nil; room = b.full() {
 		select {
 		case <-room:
@@ -121,6 +119,13 @@ func (b *budget) await(gone <-chan struct{}) error {
 		}
 	}
 	return nil
+}
+
+// wait returns how long a peer may take to make room.
+func (b *budget) wait() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cmp.Or(b.patience, replyWait)
 }
 
 // tight reports whether more than half of it is taken.

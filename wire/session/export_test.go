@@ -1,9 +1,15 @@
 package session
 
 import (
+	"log/slog"
 	"reflect"
 	"time"
+
+	"github.com/hashicorp/yamux"
 )
+
+// YamuxConfig returns how yamux is set up.
+func YamuxConfig() *yamux.Config { return yamuxConfig(slog.New(slog.DiscardHandler)) }
 
 // Unacknowledged returns for how many streams yamux expects the peer's acknowledgement. Nothing may go on in the session.
 func (s *Session) Unacknowledged() int {
@@ -51,7 +57,7 @@ func (s *Session) Held() time.Duration {
 	return s.reader.held
 }
 
-// SetPatience sets how long a session whose budget is full waits before it ends.
+// SetPatience sets how long a session whose budget is full, or whose peer takes no replies, waits before it ends.
 func (s *Session) SetPatience(d time.Duration) {
 	s.held.mu.Lock()
 	defer s.held.mu.Unlock()

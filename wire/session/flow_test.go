@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -397,5 +398,89 @@ func TestWhatFailsOnALostStreamIsOfTheClosedSet(t *testing.T) {
 		} else if _, ok := err.(*wire.Error); !ok {
 			t.Errorf("%s: a %T", what, err)
 		}
+	}
+}
+
+// guard: streamsBound in accept. With the usual limits the memory of a session is full before, so this service takes more.
+func TestMoreStreamsThanThereMayBeEndTheSession(t *testing.T) {
+	leavesNothing(t)
+	a, b := sockets(t)
+	limits := wire.DefaultLimits
+	limits.Bytes = 64 << 20
+	s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual, Receive: limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closes(t, s)
+	defer a.Close()
+	go io.Copy(io.Discard, a)
+	a.SetWriteDeadline(time.Now().Add(time.Minute))
+	for id := range uint32(2000) {
+		if _, err := a.Write(frame(1, 1, 2*id+1, 0)); err != nil {
+			break
+		}
+	}
+	wait(t, "the end", s.Done())
+	if end := s.End(); end.Code != wire.OverQuota || !strings.Contains(end.Text, "more than 1024 streams are open") {
+		t.Errorf("end %+v, want %v and the streams named", end, wire.OverQuota)
+	}
+}
+
+// guard: each of the three calls of flows.await in incoming: before data, before a stream begins, and before a message.
+func TestNothingIsReadBeyondAFullMemory(t *testing.T) {
+	const bound = 6656 << 10
+	data := func(id uint32, n int) []byte { return frame(0, 0, id, uint32(n), make([]byte, n)...) }
+	begin := func(id uint32) []byte {
+		b := begins(t, "stall")
+		return frame(0, 1, id, uint32(len(b)), b...)
+	}
+	for name, act := range map[string]func(s *session.Session, send func([]byte)){
+		"data": func(_ *session.Session, send func([]byte)) {
+			for i := range uint32(100) {
+				send(begin(2*i + 1))
+			}
+			for i := range uint32(100) {
+				send(data(2*i+1, 150<<10))
+			}
+		},
+		"streams": func(_ *session.Session, send func([]byte)) {
+			for i := range uint32(20_000) { // yamux resets those that come faster than they are accepted
+				send(frame(1, 1, 2*i+1, 0))
+			}
+		},
+		"messages": func(s *session.Session, send func([]byte)) {
+			for i := range uint32(20) {
+				send(append(begin(2*i+1), data(2*i+1, 200<<10)...))
+			}
+			until(t, "most of it is taken", func() bool { return s.InMemory() > 20*300<<10 })
+			for send(begin(41)); s.InMemory() <= bound; { // and then the last of it, little by little: what waits now are messages
+				before := s.InMemory()
+				send(data(41, 2<<10))
+				until(t, "it is taken", func() bool { return s.InMemory() > before })
+			}
+			value := append(wire.Raw{0xc5, 0xf0, 0x00}, make([]byte, 0xf000)...)
+			for i := range uint32(40) {
+				send(built(t, wire.KindRequest, 0, i+1, 0, wire.Request{Method: "block", Value: value}))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			a, b := sockets(t)
+			s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual, Lane: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.SetPatience(time.Second)
+			defer closes(t, s)
+			defer a.Close()
+			go io.Copy(io.Discard, a)
+			a.SetWriteDeadline(time.Now().Add(20 * time.Second))
+			act(s, func(b []byte) { a.Write(b) }) // it fails when the session has ended, which is the point
+			wait(t, "the end", s.Done())
+			if end := s.End(); end.Code != wire.OverQuota || !strings.Contains(end.Text, "bytes in memory for one session") {
+				t.Errorf("end %+v, want %v for its memory", end, wire.OverQuota)
+			}
+		})
 	}
 }

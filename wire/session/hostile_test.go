@@ -395,3 +395,91 @@ func TestAPeersLinesAreLoggedBriefly(t *testing.T) {
 		t.Errorf("%d lines", n)
 	}
 }
+
+// guard: the time of pushWhile.
+func TestAPeerThatTakesNoRepliesIsEnded(t *testing.T) {
+	leavesNothing(t)
+	a, b := sockets(t)
+	s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual, Lane: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetPatience(100 * time.Millisecond)
+	defer closes(t, s)
+	defer a.Close()
+	value := append(wire.Raw{0xda, 0xf0, 0x00}, make([]byte, 0xf000)...)
+	a.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	for i := range uint32(60) {
+		if _, err := a.Write(built(t, wire.KindRequest, 0, i+1, 0, wire.Request{Method: "echo", Value: value})); err != nil {
+			break
+		}
+	}
+	wait(t, "the end", s.Done())
+	if end := s.End(); end.Code != wire.OverQuota || !strings.Contains(end.Text, "taken no reply") {
+		t.Errorf("end %+v, want %v for its replies", end, wire.OverQuota)
+	}
+}
+
+// guard: the watchdogs of ending and of breach. Each such peer would keep a goroutine and a descriptor for as long as it likes.
+func TestAPeerThatKeepsItsSocketAfterTheEndIsLetGo(t *testing.T) {
+	if !lane {
+		return // it is on one by itself
+	}
+	for name, last := range map[string][]byte{
+		"its own end": built(t, wire.KindEnd, 0, 0, 0, wire.End{Code: wire.Invalid, Origin: wire.Peer, Text: "closed"}),
+		"a breach":    header(wire.Header{Kind: wire.KindOpen}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			a, b := sockets(t)
+			defer a.Close()
+			s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual, Lane: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Write(last); err != nil {
+				t.Fatal(err)
+			}
+			gone := make(chan struct{})
+			go func() { s.Wait(); close(gone) }()
+			wait(t, "all of it", gone)
+		})
+	}
+}
+
+// guard: that ending believes only an instance that its broker speaks.
+func TestAClientDoesNotSpeakForTheBroker(t *testing.T) {
+	h, s := withHostile(t)
+	h.send(wire.KindEnd, 0, 0, wire.End{Code: wire.Conflict, Origin: wire.Broker, Text: "by the broker"})
+	wait(t, "the end", s.Done())
+	if end := s.End(); end.Origin != wire.Peer {
+		t.Errorf("end %+v, want it of the peer", end)
+	}
+}
+
+// guard: the bound of bodies.slot.
+func TestNoMoreLargeBodiesWaitThanThereMayBe(t *testing.T) {
+	h, s := withHostile(t)
+	const sent, most = 600, 512
+	for i := range uint32(sent) {
+		if h.stream(append(header(wire.Header{Kind: wire.KindLarge, ID: i + 1, Length: 1}), 0xc0)) == nil {
+			t.Fatalf("the session has ended: %+v", s.End())
+		}
+	}
+	until(t, "those beyond are dropped, and the others wait", func() bool {
+		bodies, _ := s.Leftovers()
+		unread, _ := s.Unread()
+		return bodies >= most && unread == 0
+	})
+	if bodies, _ := s.Leftovers(); bodies > most {
+		t.Errorf("%d bodies wait for their messages, want %d", bodies, most)
+	}
+}
+
+// guard: yamuxConfig, without which yamux ends the session of a peer that is stopped, as under a debugger, after 10 or 75 s.
+func TestYamuxJudgesNothingByTime(t *testing.T) {
+	c := session.YamuxConfig()
+	if c.EnableKeepAlive || c.StreamOpenTimeout != 0 || c.StreamCloseTimeout != 0 || c.ConnectionWriteTimeout < 365*24*time.Hour {
+		t.Errorf("it is %+v", c)
+	}
+}

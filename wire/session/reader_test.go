@@ -310,17 +310,20 @@ func TestACallerThatFindsTheSocketFullKeepsItsDeadline(t *testing.T) {
 	}
 }
 
+// guard: outboxLimit in tryPush.
 func TestWhatWaitsToLeaveIsBounded(t *testing.T) {
 	leavesNothing(t)
 	const most = 1 << 20 // the outbox, and what the kernel and yamux take
 	a, b := sockets(t)
-	c, err := session.New(a, session.Config{Endpoint: endpoint, Opener: true, Lane: lane})
+	limits := wire.DefaultLimits // with a credit that is no bound here
+	limits.OneWay, limits.OneWayBytes = 10_000, 64<<20
+	c, err := session.New(a, session.Config{Endpoint: endpoint, Opener: true, Lane: lane, Send: limits})
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Repeat("x", 10_000)
 	queued := 0
-	for { // the credit is 4 MiB
+	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		err := c.Send(ctx, "ignore", text)
 		cancel()
@@ -333,7 +336,7 @@ func TestWhatWaitsToLeaveIsBounded(t *testing.T) {
 			t.Fatalf("%d bytes are queued, and nobody reads", queued)
 		}
 	}
-	s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual, Lane: lane})
+	s, err := session.New(b, session.Config{Endpoint: endpoint, Handler: usual, Lane: lane, Receive: limits})
 	if err != nil {
 		t.Fatal(err)
 	}

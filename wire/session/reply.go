@@ -252,7 +252,7 @@ func (s *Session) encodeReply(id uint32, reply any, err error) (e encoded, faile
 
 // pushReply queues a reply. A peer that takes nothing for replyWait is ended: its replies would pile up here.
 func (s *Session) pushReply(o *outgoing) {
-	if !s.out.pushWhile(o, replyWait) {
+	if !s.out.pushWhile(o, s.held.wait()) {
 		socket.CloseFiles(o.files)
 		s.giveUpOn(stuck)
 	}

@@ -291,3 +291,30 @@ func fewFiles() {
 		fail("afterwards: %d descriptors, %v", len(got), err)
 	}
 }
+
+// guard: what readFull keeps of descriptors. A frame has up to 64 KiB, and each of its bytes may come with 253.
+func TestDescriptorsOfAFrameByTheHundredDoNotPileUp(t *testing.T) {
+	leavesNothing(t)
+	a, b := sockets(t)
+	f := wire.Frame{Header: wire.Header{Kind: wire.KindOpen, Length: 1000}, Body: make([]byte, 1000)}
+	whole, some := f.Append(nil), files(t, 10)
+	before, most := len(descriptors(t)), 0
+	read := make(chan error, 1)
+	go func() {
+		_, got, err := socket.ReadFrame(b)
+		socket.CloseFiles(got)
+		read <- err
+	}()
+	const parts = 200
+	for i := range parts {
+		sendRaw(t, a, whole[i:i+1], some...)
+		most = max(most, len(descriptors(t))-before)
+	}
+	sendRaw(t, a, whole[parts:])
+	if err := <-read; !errors.Is(err, wire.Malformed) {
+		t.Errorf("it is read: %v, want %s", err, wire.Malformed)
+	}
+	if most > 5*wire.MaxFiles {
+		t.Errorf("%d descriptors were open at a time", most)
+	}
+}

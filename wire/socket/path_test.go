@@ -65,8 +65,13 @@ func TestAPathIsAsLongAsASocketCanBe(t *testing.T) {
 	}
 }
 
+// guard: checkFolder, and that Connect calls it before it connects.
 func TestTheFolderOfASocketIsNobodyElses(t *testing.T) {
-	root := t.TempDir()
+	root, err := os.MkdirTemp("", "socket-test") // whose path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
 	folder := func(name string, mode os.FileMode) string {
 		path := filepath.Join(root, name)
 		if err := errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, mode)); err != nil {
@@ -98,9 +103,22 @@ func TestTheFolderOfASocketIsNobodyElses(t *testing.T) {
 		if err := socket.CheckPrivate(test.folder); (err == nil) != test.private {
 			t.Errorf("%s: %v, want it private: %t", test.name, err, test.private)
 		}
-		if _, _, err := socket.Connect(t.Context(), filepath.Join(test.folder, "broker.sock")); err == nil {
+		path := filepath.Join(test.folder, "broker.sock")
+		if _, _, err := socket.Connect(t.Context(), path); err == nil {
 			t.Errorf("%s: connected to nothing", test.name)
 		}
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			continue // there is no folder
+		}
+		conn, _, err := socket.Connect(t.Context(), path)
+		if (err == nil) != test.ok || err != nil && !errors.Is(err, wire.NotPermitted) {
+			t.Errorf("%s: a client connects to what listens there: %v, want it to: %t", test.name, err, test.ok)
+		}
+		if err == nil {
+			conn.Close()
+		}
+		l.Close()
 	}
 }
 
@@ -303,5 +321,58 @@ func TestAnInheritedDescriptorIsNotPassedOn(t *testing.T) {
 	}
 	if err := socket.CloseOnExec(1 << 20); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("a descriptor that is not open: %v, want %v", err, syscall.EBADF)
+	}
+}
+
+// guard: UnmappedUser in isOwn and peerUser. To a client that is not mapped in its own user namespace, all users show as itself.
+func TestAClientThatIsNotMappedTrustsItsOwnUserAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start brokers and clients of other users")
+	}
+	leavesNothing(t)
+	binary := copied(t)
+	const user, another = 1234, 4321
+	for _, test := range []struct {
+		name           string
+		folder, broker uint32
+		want           string // how what it says begins
+	}{
+		{"its own folder and broker", user, user, " "},
+		{"another's folder", another, user, "not_permitted"},
+		{"another's broker", user, another, "not_permitted"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			folder, err := os.MkdirTemp("", "socket-test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(folder) })
+			if err := errors.Join(os.Chown(folder, int(test.folder), int(test.folder)), os.Chmod(folder, 0o777|os.ModeSticky)); err != nil {
+				t.Fatal(err)
+			}
+			path := pathVariable + "=" + filepath.Join(folder, "broker.sock")
+			broker := child(t, binary, "listen", test.broker, path)
+			in, err := broker.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := broker.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := broker.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { in.Close(); broker.Wait() }()
+			if n, err := out.Read(make([]byte, 100)); err != nil || n == 0 {
+				t.Fatalf("the broker said nothing: %v", err)
+			}
+			client := child(t, "/usr/bin/unshare", "connect", user, path)
+			client.Args = append(client.Args, "--user", binary)
+			said, err := client.Output()
+			if err != nil || !strings.HasPrefix(string(said), test.want) {
+				t.Errorf("%q, %v, want %q", said, err, test.want)
+			}
+		})
 	}
 }
