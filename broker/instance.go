@@ -55,17 +55,17 @@ type instance struct {
 	hung      atomic.Pointer[wire.Error]
 }
 
-// routed tells a client which session it gets and who this instance is.
-func (i *instance) routed(conn *net.UnixConn, id string) error {
+// routed tells a client which session it gets and who this instance is, with the instance's pidfd.
+func (i *instance) routed(conn *net.UnixConn, id string, pidfd bool) error {
 	f, err := wire.NewFrame(wire.KindRouted, 0, wire.Routed{Session: id, Service: i.service, Instance: i.number, Process: i.process})
 	if err != nil {
 		return err
 	}
 	var files []*os.File
-	if i.handle != nil { // the pidfd is a convenience, also where there is no descriptor left for it
-		if pidfd, err := i.handle.File(); err == nil {
-			defer pidfd.Close()
-			files = append(files, pidfd)
+	if pidfd && i.handle != nil { // it is a convenience: there may be no descriptor left for it
+		if f, err := i.handle.File(); err == nil {
+			defer f.Close()
+			files = append(files, f)
 		}
 	}
 	conn.SetDeadline(time.Now().Add(answerWait))

@@ -124,7 +124,7 @@ func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, 
 		err = b.remember(s.ID, client)
 	}
 	if err == nil {
-		err = i.routed(conn, s.ID)
+		err = i.routed(conn, s.ID, b.lends(client))
 	}
 	if err == nil {
 		err = i.take(ctx, wire.HandOver{
@@ -136,4 +136,10 @@ func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, 
 		b.forget(s.ID)
 	}
 	return taken, err
+}
+
+// lends reports whether a client is sent its instance's pidfd. What a client does not read stays on its way, and the kernel lets a user who is not root have no more of that than
+// open files: unix(7), ETOOMANYREFS. So only so many sessions come with one that clients who read nothing leave room for what is handed over.
+func (b *Broker) lends(client party) bool {
+	return b.trusted(client.UID) || b.table.size() < b.files/4
 }

@@ -2,7 +2,14 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,9 +18,11 @@ import (
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
+	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // leaving leaves this process, and the broker in it, so many descriptors more than it has open, until the returned function is called.
@@ -101,4 +110,92 @@ func TestAnInstanceIsTakenUpWhenThereAreDescriptorsAgain(t *testing.T) {
 	if left := marked(mark); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
+}
+
+// serveWithFewFiles is a broker that may have so many files open, and whose one service anybody may register and open.
+func serveWithFewFiles() {
+	files, err := strconv.ParseUint(os.Getenv(argumentVariable), 10, 64)
+	fail(err)
+	fail(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files}))
+	anyone, err := servicefile.ParseRule("any")
+	fail(err)
+	b, err := broker.New(broker.Config{Socket: os.Getenv(socket.Variable), Services: []servicefile.Service{
+		{Name: echoEndpoint, Endpoints: []string{echoEndpoint}, Allow: servicefile.Allow{Open: servicefile.Rules{anyone}, Register: servicefile.Rules{anyone}}},
+	}})
+	fail(err)
+	fmt.Println("listening")
+	fail(b.Serve(context.Background()))
+}
+
+// openAndReadNothing opens the echo endpoint until it has so many sessions, of which it leaves all answers unread. It says so, and stays.
+func openAndReadNothing() {
+	n, err := strconv.Atoi(os.Getenv(argumentVariable))
+	fail(err)
+	var held []net.Conn
+	for len(held) < n {
+		conn, err := connect(os.Getenv(socket.Variable))
+		fail(err)
+		fail(say(conn, wire.KindOpen, wire.Open{Endpoint: echoEndpoint}))
+		raw, err := conn.SyscallConn()
+		fail(err)
+		head := make([]byte, wire.HeaderSize)
+		fail(raw.Read(func(fd uintptr) bool {
+			_, _, err := unix.Recvfrom(int(fd), head, unix.MSG_PEEK)
+			return err != unix.EAGAIN
+		}))
+		h, err := wire.ParseHeader(head)
+		fail(err)
+		if h.Kind == wire.KindRouted {
+			held = append(held, conn)
+		} else { // over quota: some are on their way
+			conn.Close()
+		}
+	}
+	fmt.Println("held")
+	os.Stdin.Read(make([]byte, 1))
+	runtime.KeepAlive(held)
+}
+
+// The guard is lends: without, the pidfds that a stranger does not read are as many as the kernel lets the broker's user have on their way, and nobody is handed over any more.
+func TestWhoReadsNothingLeavesRoomForWhatIsHandedOver(t *testing.T) {
+	needsRoot(t)
+	program, at := asStranger(t).Path, brokertest.Socket(t)
+	must(t, os.Chown(filepath.Dir(at), another, nobody), os.Chmod(filepath.Dir(at), 0o755))
+	as := func(uid uint32, role, argument string) player {
+		cmd := asStranger(t)
+		cmd.Path, cmd.Args, cmd.Dir = program, []string{program}, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: nobody}}
+		p := playWith(t, cmd, role, argument, at)
+		p.line(t)
+		return p
+	}
+	const files = 256
+	as(another, "fewfiles", strconv.Itoa(files))
+	as(another, "serve", echoEndpoint)
+	unread := as(nobody, "readsnothing", strconv.Itoa(files+44))
+	if n := onTheirWay(t, unread.cmd.Process.Pid); n > files/2 {
+		t.Errorf("%d descriptors are on their way to who reads nothing, of %d", n, files)
+	}
+	s, err := client.Dial(within(t, patience), echoEndpoint, client.Options{Socket: at, NoWait: true})
+	must(t, err)
+	s.Close()
+}
+
+// onTheirWay returns how many descriptors wait in the sockets of a process for being read, see proc_pid_fdinfo(5).
+func onTheirWay(t *testing.T, pid int) (all int) {
+	t.Helper()
+	infos, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	must(t, err)
+	for _, path := range infos {
+		text, err := os.ReadFile(path)
+		must(t, err)
+		for line := range strings.Lines(string(text)) {
+			if value, found := strings.CutPrefix(line, "scm_fds:"); found {
+				n, err := strconv.Atoi(strings.TrimSpace(value))
+				must(t, err)
+				all += n
+			}
+		}
+	}
+	return all
 }

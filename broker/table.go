@@ -326,6 +326,13 @@ func (t *table) expireLocked() {
 	}
 }
 
+// size returns how many sessions are live.
+func (t *table) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.live)
+}
+
 // count returns how many sessions are live, of one service if i is given, and how many have closed.
 func (t *table) count(i *instance) (live int, closed int64) {
 	t.mu.Lock()

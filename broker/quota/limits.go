@@ -94,9 +94,10 @@ func (l Limits) Within(files int) Limits {
 	return l
 }
 
-// within returns a share with at most so many places of each kind that holds descriptors of the broker's, and at least two.
+// within returns a share with at most so many places of each kind that holds descriptors of the broker's, and at least two. Those on their way are no longer the broker's, but a broker
+// that is not root's may have no more of them, see unix(7).
 func (s Share) within(places int) Share {
-	for _, k := range []Kind{Connections, Waiting, BrokerSessions} {
+	for _, k := range []Kind{Connections, Waiting, BrokerSessions, Descriptors} {
 		s[k] = min(s[k], max(2, places))
 	}
 	return s
