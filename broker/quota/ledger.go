@@ -103,15 +103,6 @@ func (l *Ledger) Use(uid uint32, k Kind) int {
 	return a.use[k]
 }
 
-// Accounts returns of how many users there is something to remember: those who have something, and those who have opened within the last seconds.
-func (l *Ledger) Accounts() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.swept = 0
-	l.sweepLocked(time.Since(l.began) + sweepPause)
-	return len(l.accounts)
-}
-
 // apart reports whether a user is none of the others: what root and the broker's user have, nobody else can take.
 func (l *Ledger) apart(uid uint32) bool { return uid == 0 || uid == l.own }
 
