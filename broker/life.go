@@ -230,6 +230,16 @@ func (l *life) hasSettled() bool {
 	}
 }
 
+// hasEnded reports whether the life's program has ended. Others of its processes may be left.
+func (l *life) hasEnded() bool {
+	select {
+	case <-l.ending:
+		return true
+	default:
+		return false
+	}
+}
+
 // askLocked has the life end.
 func (l *life) askLocked() {
 	if !l.stopping {

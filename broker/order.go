@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// start has the service begin a life for a command, and returns when it has registered. One that is being stopped is followed by the next. It fails as the
+// start has the service begin a life for a command, and returns when it has registered. One that is being stopped, or has ended, is followed by the next. It fails as the
 // start does, or when ctx ends.
 func (s *service) start(ctx context.Context, cause Cause) error {
 	return s.startNext(ctx, cause, false)
@@ -26,7 +26,7 @@ func (s *service) startNext(ctx context.Context, cause Cause, anew bool) error {
 			}
 			l.askLocked()
 		}
-		if l == nil || !l.stopping {
+		if l == nil || !l.stopping && !l.hasEnded() {
 			err := s.beginLocked(cause)
 			l = s.life
 			s.mu.Unlock()

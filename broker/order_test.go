@@ -366,3 +366,22 @@ func TestStrangersWhoWaitTakeNobodysPlaceButTheirOwn(t *testing.T) {
 	}
 	ask[broker.Status](t, b, broker.MethodStatus, nil)
 }
+
+// The guard is hasEnded: without, a start that comes between the end of an instance and that of its life is answered as if it had begun one.
+func TestAStartBehindTheEndOfAnInstanceStartsTheNext(t *testing.T) {
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{played(t, "serve", echoEndpoint)}})
+	d := ask[broker.ServiceDetails](t, b, broker.MethodStart, broker.ServiceRequest{Name: echoEndpoint})
+	for n := int64(1); n <= 10; n++ {
+		must(t, syscall.Kill(d.PID, syscall.SIGKILL))
+		until(t, "it is known how it has ended", func() bool {
+			last := inspected(t, b, echoEndpoint).Last
+			return last != nil && last.Instance == n
+		})
+		if d = ask[broker.ServiceDetails](t, b, broker.MethodStart, broker.ServiceRequest{Name: echoEndpoint}); d.State != broker.ServiceRunning || d.Instance != n+1 {
+			t.Fatalf("the start behind the end of instance %d: %+v", n, d.ServiceInfo)
+		}
+		if n%2 == 0 {
+			ask[broker.ServiceDetails](t, b, broker.MethodReset, broker.ServiceRequest{Name: echoEndpoint})
+		}
+	}
+}
