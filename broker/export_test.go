@@ -72,6 +72,9 @@ func (b *Broker) Has(uid uint32, k quota.Kind) int { return b.quotas.Use(uid, k)
 // SetHung sets how long an instance has to take a hand-over up, and then to answer. It is for a broker that does not serve yet.
 func (b *Broker) SetHung(take, answer time.Duration) { b.table.takeWait, b.answers = take, answer }
 
+// SetLost sets how long a hand-over may be on its way. It is for a broker that does not serve yet.
+func (b *Broker) SetLost(after time.Duration) { b.table.lost = after }
+
 // CutControl loses the control connection of the instance that serves an endpoint, on the broker's side.
 func (b *Broker) CutControl(endpoint string) {
 	b.mu.Lock()

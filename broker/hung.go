@@ -112,10 +112,11 @@ func (t *table) progressLocked(i *instance) {
 	i.progress = time.Now()
 }
 
-// look has an instance asked that has taken nothing up for too long.
+// look has an instance asked that has taken nothing up for too long. What it has not even then, it was never given.
 func (t *table) look(i *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.expireLocked()
 	if i.opening == 0 {
 		i.looked = false
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
@@ -166,4 +167,28 @@ func TestAnotherTakesThePlaceOfAProcessThatReadsNothingAndIsNotTheBrokersToEnd(t
 	if err := <-opened; err != nil {
 		t.Errorf("who was handed over to it: %v", err)
 	}
+}
+
+// The guard is that look has what is lost expire: without, who was being handed over stays charged for that until somebody lists the sessions.
+func TestAHandOverThatIsLostIsChargedToNobodyAnyMore(t *testing.T) {
+	b, at := serving(t, broker.Config{}, func(b *broker.Broker) {
+		b.SetHung(50*time.Millisecond, patience)
+		b.SetLost(time.Second)
+	})
+	control, err := register(at.Socket, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}}) // it takes nothing up, and answers
+	must(t, err)
+	defer lose(control)
+	conn, err := connect(at.Socket)
+	must(t, err, say(conn, wire.KindOpen, wire.Open{Endpoint: echoEndpoint}), answer(conn))
+	defer conn.Close()
+	self := uint32(os.Geteuid())
+	until(t, "it is charged to nobody", func() bool { return b.Has(self, quota.Sessions) == 0 && b.Has(self, quota.Descriptors) == 0 })
+	visit := func() error {
+		_, err := b.Visit(within(t, 50*time.Millisecond), echoEndpoint, "test")
+		return err
+	}
+	if err := visit(); err == nil || errors.Is(err, wire.Unavailable) {
+		t.Fatalf("a visit that is lost: %v", err)
+	}
+	until(t, "it may be visited again", func() bool { return !errors.Is(visit(), wire.Unavailable) })
 }

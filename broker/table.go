@@ -20,7 +20,7 @@ const (
 	maxLive   = 100_000
 	mostTold  = 10_000
 	leastTold = 1000
-	// openingMost is how long a hand-over may be on its way before it counts as lost.
+	// openingMost is how long a hand-over may be on its way before it counts as lost, and is charged to nobody any more.
 	openingMost = 5 * time.Minute
 )
 
@@ -32,6 +32,7 @@ type table struct {
 	events   *events       // is told of what opens and closes
 	ends     *count.Each   // of the closed, by code
 	takeWait time.Duration // for a hand-over to be taken up
+	lost     time.Duration // openingMost
 	quotas   *quota.Ledger // of sessions, and of descriptors while these are opening
 
 	mu     sync.Mutex
@@ -83,7 +84,7 @@ func (e *entry) event(kind string) Event {
 
 func newTable(told *events, ends *count.Each, quotas *quota.Ledger) *table {
 	return &table{
-		events: told, ends: ends, quotas: quotas, takeWait: takeWait, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{},
+		events: told, ends: ends, quotas: quotas, takeWait: takeWait, lost: openingMost, live: map[string]*entry{}, told: map[lineage]int{}, closed: map[string]Session{},
 	}
 }
 
@@ -102,6 +103,7 @@ func (t *table) begin(s Session, i *instance) (taken <-chan struct{}) {
 func (t *table) visit(s Session, i *instance) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.expireLocked()
 	for _, e := range t.live {
 		if e.visit && e.instance == i && e.State == SessionOpening {
 			return false
@@ -320,7 +322,7 @@ func (t *table) find(prefix string) (Session, *instance, error) {
 // expireLocked closes the hand-overs that no instance has told of: they were lost on their way.
 func (t *table) expireLocked() {
 	for _, e := range t.live {
-		if e.State == SessionOpening && time.Since(e.OpenedAt.Time()) > openingMost {
+		if e.State == SessionOpening && time.Since(e.OpenedAt.Time()) > t.lost {
 			t.closeLocked(e, lostOnTheWay, wire.At(time.Now()))
 		}
 	}
