@@ -187,27 +187,33 @@ func TestSessionsWithTheBrokerItselfLeaveItDescriptorsForOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to be another user needs root")
 	}
-	const files, clients = 64, 200
-	w := newWorld(t, one)
-	w.serveEcho(files, "")
-	w.ctl("status")
-	before := filesOf(t, w.broker.pid())
-	for _, uid := range []uint32{hostileUID, 0} {
-		p := w.as(uid, "throng", strconv.Itoa(clients), broker.Endpoint)
-		got := decodeLine[tally](t, p)
-		if refused := got.Refused[wire.OverQuota]; got.Opened == 0 || refused == 0 || got.Opened+refused != clients {
-			t.Errorf("uid %d: of %d clients %d have a session, and %v are refused: %v", uid, clients, got.Opened, got.Refused, got.Says)
-		}
-		t.Logf("uid %d: %d have a session, %v; the broker has %d descriptors", uid, got.Opened, got.Refused, filesOf(t, w.broker.pid()))
-		if _, errs, code := w.ctl("status"); code != 0 && uid != 0 { // root may be in its own way
-			t.Errorf("uid %d: meanwhile brokerctl exits %d: %s", uid, code, errs)
-		}
-		p.say(t, "enough")
-		p.exit(t)
-		eventually(t, "the descriptors are free", func() bool { return filesOf(t, w.broker.pid()) <= before })
-	}
-	if _, errs, code := w.ctl("status"); code != 0 {
-		t.Errorf("afterwards brokerctl exits %d: %s", code, errs)
+	for files := 62; files <= 66; files++ { // what a session has are several: with some of these none is left when there is no room for one more, with others one is
+		t.Run(strconv.Itoa(files), func(t *testing.T) {
+			const clients = 200
+			w := newWorld(t, one)
+			w.serveEcho(files, "")
+			w.ctl("status")
+			before := filesOf(t, w.broker.pid())
+			for _, uid := range []uint32{hostileUID, 0} {
+				p := w.as(uid, "throng", strconv.Itoa(clients), broker.Endpoint)
+				got := decodeLine[tally](t, p)
+				if refused := got.Refused[wire.OverQuota]; got.Opened == 0 || refused == 0 || got.Opened+refused != clients {
+					t.Errorf("uid %d: of %d clients %d have a session, and %v are refused: %v", uid, clients, got.Opened, got.Refused, got.Says)
+				}
+				t.Logf("uid %d: %d have a session, %v; the broker has %d descriptors", uid, got.Opened, got.Refused, filesOf(t, w.broker.pid()))
+				if uid != 0 { // root may be in its own way
+					if _, errs, code := w.ctl("status"); code != 0 {
+						t.Errorf("meanwhile brokerctl exits %d: %s", code, errs)
+					}
+				}
+				p.say(t, "enough")
+				p.exit(t)
+				eventually(t, "the descriptors are free", func() bool { return filesOf(t, w.broker.pid()) <= before })
+			}
+			if _, errs, code := w.ctl("status"); code != 0 {
+				t.Errorf("afterwards brokerctl exits %d: %s", code, errs)
+			}
+		})
 	}
 }
 
