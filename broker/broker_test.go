@@ -157,3 +157,15 @@ func TestAnOpenRightAfterABrokersRestartWaitsForTheInstanceToRegister(t *testing
 		b.Dial(echoEndpoint, client.Options{}).Close()
 	}
 }
+
+// The guard is that take closes the broker's connection when it has left: a copy that is kept keeps the kernel from telling the other end.
+func TestTheBrokerKeepsNothingOfAConnectionThatItHandsOver(t *testing.T) {
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{played(t, "serve", echoEndpoint)}})
+	b.Dial(echoEndpoint, client.Options{}).Close()
+	keepsWhatIsLeft(t)
+	before := descriptors(t, os.Getpid())
+	for range 10 {
+		b.Dial(echoEndpoint, client.Options{}).Close()
+	}
+	until(t, "there are no more descriptors than before", func() bool { return descriptors(t, os.Getpid()) <= before })
+}

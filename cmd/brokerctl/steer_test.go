@@ -24,6 +24,9 @@ func TestNothingThatIsPrintedSteersATerminal(t *testing.T) {
 	lines := w.starts("monitor", "--since", "0", "--filter", broker.EventSessionClosed)
 	w.done("session close " + other.ID() + " --reason " + "nightly\u009b2J\x1b[2J\u202e")
 	line := lines.line(w)
+	for !strings.Contains(line, other.ID()[:8]) {
+		line = lines.line(w)
+	}
 	w.must(lines.end.Close())
 	lines.exits(w)
 	for what, printed := range map[string]string{

@@ -318,3 +318,48 @@ func TestDescriptorsOfAFrameByTheHundredDoNotPileUp(t *testing.T) {
 		t.Errorf("%d descriptors were open at a time", most)
 	}
 }
+
+// guard: SO_LINGER in Discard. To close the last copy of a TCP socket waits as long as its sender has said, here for a minute.
+func TestNobodyWaitsForAReceivedSocketThatLingers(t *testing.T) {
+	leavesNothing(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	for err == nil { // until nobody takes more: the peer reads nothing
+		_, err = c.Write(make([]byte, 1<<20))
+	}
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		err = errors.Join(unix.SetNonblock(int(fd), false), unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 60}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	closed := make(chan struct{})
+	go func() { socket.Discard([]*os.File{f}); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Error("it is not closed within 20 s")
+	}
+}
