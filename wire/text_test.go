@@ -35,6 +35,8 @@ func TestAValueIsReadableAndCannotSteerATerminal(t *testing.T) {
 		"cut":                   {0xa5, 'h'},
 		"an extension":          {0xd4, 5, 1},
 		"nothing":               {},
+		"deeper than it may be": []byte(strings.Repeat("\x91", 40) + "\xc0"),
+		"two values":            {0xc0, 0xc0},
 		"nested too deep":       []byte(strings.Repeat("\x91", 100)),
 		"a date, damaged":       {0xd7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
 		"claims too much":       {0xdd, 0xff, 0xff, 0xff, 0xff},
