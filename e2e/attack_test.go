@@ -169,8 +169,8 @@ var attacks = map[string]func(h *hostile){
 	"unread items": func(h *hostile) { // of a streaming call of the broker's, which takes none
 		begin, _ := wire.NewFrame(wire.KindStream, 0, wire.Stream{Method: broker.MethodMonitor, Value: wire.Raw{0x80}})
 		data := begin.Append(nil)
-		for range 3 {
-			data = wire.Frame{Header: wire.Header{Kind: wire.KindItem, Length: wire.MaxBody}, Body: make([]byte, wire.MaxBody)}.Append(data)
+		for range 2 {
+			data = wire.Frame{Header: wire.Header{Kind: wire.KindItem, Length: 60_000}, Body: make([]byte, 60_000)}.Append(data)
 		}
 		for range 200 {
 			if !h.send(h.open(data)) {
