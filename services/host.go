@@ -47,7 +47,8 @@ const (
 type Host struct {
 	conf    Server
 	log     *slog.Logger
-	watch   *watch.Set // of the clients' processes
+	watch   *watch.Set
+	clients *watch.Processes
 	unables pace.Limiter
 	files   int // how many descriptors this process may have open; a broker counts its own
 
@@ -70,8 +71,7 @@ type Host struct {
 // A hosted session is one of a Host's.
 type hosted struct {
 	*session.Session
-	client *process.Handle // nil where the kernel gave none
-	watch  *watch.Watch
+	client *watch.Share // nil where the kernel gave no handle on it
 }
 
 // NewHost returns a Host for the endpoints of a Server. It must be released.
@@ -84,7 +84,10 @@ func NewHost(s Server) (*Host, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{conf: s, log: logger, watch: set, files: math.MaxInt32, accepting: acceptWait, turns: make(chan struct{}, maxOpening), sessions: map[string]*hosted{}}
+	h := &Host{
+		conf: s, log: logger, watch: set, clients: watch.NewProcesses(set), files: math.MaxInt32, accepting: acceptWait, turns: make(chan struct{}, maxOpening),
+		sessions: map[string]*hosted{},
+	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.news.init()
 	return h, nil
@@ -187,7 +190,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, Peer: peer,
 		Handler: handler, Send: o.Limits, Receive: limits, Logger: h.log, Lane: slices.Contains(features, wire.FeatureLane),
 	})
-	begun := &hosted{Session: s, client: client}
+	begun := &hosted{Session: s}
 	if err == nil {
 		h.sessions[o.Session] = begun
 		h.returning.Add(1)
@@ -196,7 +199,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	if err != nil {
 		return err
 	}
-	h.add(begun, wire.SessionInfo{
+	h.add(begun, client, wire.SessionInfo{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: s.Started().UnixNano(), Client: peer,
 	})
 	return nil
@@ -219,13 +222,10 @@ func (h *Host) ask(o Opening) (err error) {
 }
 
 // add tells of a session that has begun, and has it leave when it ends.
-func (h *Host) add(s *hosted, info wire.SessionInfo) {
-	if s.client != nil {
-		raw, err := s.client.SyscallConn()
-		if err == nil {
-			s.watch, err = h.watch.Add(raw, watch.Process, func() { h.exited(s) })
-		}
-		if err != nil { // its socket still tells
+func (h *Host) add(s *hosted, client *process.Handle, info wire.SessionInfo) {
+	if client != nil {
+		var err error
+		if s.client, err = h.clients.Join(client, func() { h.exited(s) }); err != nil { // its socket still tells
 			h.unable("cannot watch a client's process", "session", session.ShortID(s.ID()), "peer", info.Client.PID, "err", err)
 		}
 	}
@@ -246,10 +246,9 @@ func (h *Host) exited(s *hosted) {
 
 // left takes a session that has ended out. It counts until its handlers have returned, too.
 func (h *Host) left(s *hosted, end wire.End) {
-	if s.watch != nil {
-		h.watch.Remove(s.watch)
+	if s.client != nil {
+		s.client.Leave()
 	}
-	s.client.Close()
 	h.mu.Lock()
 	delete(h.sessions, s.ID())
 	h.mu.Unlock()

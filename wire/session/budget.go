@@ -14,6 +14,8 @@ const (
 	heldBound = 6656 << 10
 	// readRoom is how much of it no reply takes, so that some is left for what comes.
 	readRoom = 1 << 20
+	// replyRoom is how much replies may always take, also where it is full of something else: streams that nobody reads hold up no reply of ordinary length.
+	replyRoom = 512 << 10
 	// streamCost is what a stream of the peer costs: yamux's part of it, its goroutine, its reader's buffer.
 	streamCost = 8 << 10
 	// serveCost is what it costs besides that a stream has a handler, with a small buffer of the handler's own.
@@ -28,7 +30,7 @@ const (
 
 // A budget counts the memory that a session holds because of its peer: messages that are not yet answered or handled, streams, what came on them and was not
 // read, and what waits for the peer to read it. Messages and streams have limits of their own, which the peer is told or finds in the protocol. Where the budget is
-// over its bound, no reply is encoded, and without its replies nothing more is taken off the socket either, from the first frame on that would add to it, until
+// over its bound, no further reply is encoded beyond replyRoom, and without its replies nothing more is taken off the socket either, from the first frame on that would add to it, until
 // something of it was given back.
 type budget struct {
 	bound int // never changed
@@ -37,7 +39,7 @@ type budget struct {
 	held     int
 	replies  int           // of it
 	patience time.Duration // of wait; 0: replyWait
-	room     chan struct{} // closed when held has shrunk; nil: nobody waits
+	room     bell          // rings when held has shrunk
 }
 
 // limit sets the bound for what the peer has been told that it may send.
@@ -65,26 +67,19 @@ func (b *budget) full() (room <-chan struct{}) {
 	if b.held-b.replies <= b.bound { // the leave for replies to go on comes off the socket, so they do not stop that
 		return nil
 	}
-	return b.roomLocked()
+	return b.room.wait()
 }
 
-func (b *budget) roomLocked() chan struct{} {
-	if b.room == nil {
-		b.room = make(chan struct{})
-	}
-	return b.room
-}
-
-// tryTake adds n bytes of a reply if there is room for them, and readRoom is left. Else it returns a channel that is closed when something was given back.
+// tryTake adds n bytes of a reply if there is room for them, and readRoom is left, or if replies take no more than replyRoom then. Else it returns a channel that is closed when something was given back.
 func (b *budget) tryTake(n int) (room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held+n <= b.bound-readRoom {
+	if b.held+n <= b.bound-readRoom || b.replies+n <= replyRoom {
 		b.held += n
 		b.replies += n
 		return nil
 	}
-	return b.roomLocked()
+	return b.room.wait()
 }
 
 // giveReply gives back what tryTake took.
@@ -100,9 +95,8 @@ func (b *budget) give(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= n
-	if b.room != nil && n > 0 {
-		close(b.room)
-		b.room = nil
+	if n > 0 {
+		b.room.ring()
 	}
 }
 

@@ -202,7 +202,7 @@ func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *ou
 		err = s.sendLarge(ctx, y, value, 0)
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.Debug("large request was not taken", "err", err)
+		s.log().Debug("large request was not taken", "err", err)
 	}
 	return begun
 }
@@ -255,6 +255,9 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 		if _, used := s.pending[s.nextID]; s.nextID != 0 && !used {
 			break
 		}
+	}
+	if s.pending == nil {
+		s.pending = map[uint32]*pending{}
 	}
 	s.pending[s.nextID] = p
 	p.out.joins = len(s.pending) > fewCalls

@@ -1,10 +1,8 @@
 package session
 
 import (
-	"context"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -14,41 +12,29 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-const (
-	// maxChunk is the longest write to a yamux stream at once, so that streams take turns.
-	maxChunk = 32 << 10
-	// queueLimit is how many bytes may wait under yamux before writers to streams wait for room.
-	queueLimit = 64 << 10
-	// fullWriters is how many writers may be inside yamux with up to maxChunk each. Further ones write smallChunk at once: writers that wait
-	// for their stream's reader hold up nobody, and all of them together stay far below queueBound when their readers read again.
-	fullWriters = 16
-	smallChunk  = 1 << 10
-	// queueBound is how many bytes may wait at all: yamux's own frames, which wait for nothing, are a peer's doing. Beyond it the session ends.
-	queueBound = 2 << 20
-)
-
 // A conn is a session's socket. What leaves on it are whole frames: those of the lane, and those of yamux, a few at a time in turns.
 //
 // yamux's never block and never fail: what the socket does not take at once is queued, so that a stalled peer holds up nobody's deadline, and a failed
 // write does not keep yamux from reading what the peer has written before it went. Writers to streams wait for room in that queue first.
 type conn struct {
 	net.Conn
-	unix    *net.UnixConn // nil: Conn carries no descriptors
-	stats   *stats
-	held    *budget
-	flows   flows
-	in      incoming
-	turn    chan struct{} // of who writes; a frame that was begun is finished before it is given on
-	try     trier         // writes what the socket takes at once; who has the turn uses it; nil: Conn cannot
-	opening chan struct{} // of who may wait for yamux to open a stream
-	gone    chan struct{} // closed with the conn
-	batch   []byte        // of the lane, or what is left of a frame that was begun; only who has the turn uses it
+	unix  *net.UnixConn // nil: Conn carries no descriptors
+	stats *stats
+	held  *budget
+	flows flows
+	in    incoming
+	turn  chan struct{} // of who writes; a frame that was begun is finished before it is given on
+	try   trier         // writes what the socket takes at once; who has the turn uses it; nil: Conn cannot
+	gone  chan struct{} // closed with the conn
+	batch *buffer       // of the lane, or what is left of a frame that was begun; only who has the turn uses it; nil: none is
+	parts [][]byte      // what is tried to be written; likewise
 
 	mu       sync.Mutex
-	queue    [][]byte // whole frames of yamux
-	queued   int      // bytes in it
-	writers  int      // that were admitted and are inside yamux
-	room     chan struct{}
+	queue    []*packet // of yamux; only the first may be begun
+	queued   int       // bytes in it
+	full     bool      // writers wait
+	writers  int       // that were admitted and are inside yamux
+	room     bell
 	flushing bool
 	finished bool // nothing more of yamux's is taken
 	broken   bool
@@ -59,8 +45,7 @@ type conn struct {
 // newConn returns a conn whose side is the session's opener or not.
 func newConn(under net.Conn, st *stats, held *budget, opener bool) *conn {
 	c := &conn{
-		Conn: under, stats: st, held: held, turn: make(chan struct{}, 1), opening: make(chan struct{}, 1),
-		gone: make(chan struct{}), room: make(chan struct{}),
+		Conn: under, stats: st, held: held, turn: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	c.unix, _ = under.(*net.UnixConn)
 	c.try = newTrier(under)
@@ -100,19 +85,28 @@ func (c *conn) takeTurn() bool {
 	}
 }
 
+// tryTurn takes the turn if nobody has it.
+func (c *conn) tryTurn() bool {
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
 func (c *conn) endTurn() { <-c.turn }
 
 // tryLane writes what the socket takes at once of a frame of the lane, if nobody has the turn. One that is begun and not whole keeps the turn for writeLane.
 func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
-	select {
-	case c.turn <- struct{}{}:
-	default:
+	if !c.tryTurn() {
 		return false, false
 	}
-	c.batch = o.frame.Append(c.batch[:0])
-	n := c.write(c.batch)
-	if n > 0 && n < len(c.batch) {
-		c.batch = append(c.batch[:0], c.batch[n:]...)
+	c.batch = frameBuffer(o.frame)
+	c.parts = append(c.parts[:0], c.batch.b)
+	n := c.write()
+	if n > 0 && n < len(c.batch.b) {
+		c.batch.b = append(c.batch.b[:0], c.batch.b[n:]...)
 		return false, true
 	}
 	c.letBatchGo()
@@ -120,11 +114,10 @@ func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
 	return n > 0, n > 0
 }
 
-// letBatchGo lets go of the memory of a long batch, which a session that is idle would keep.
+// letBatchGo lets go of the memory of a batch.
 func (c *conn) letBatchGo() {
-	if cap(c.batch) > maxChunk {
-		c.batch = nil
-	}
+	c.batch.giveBack()
+	c.batch = nil
 }
 
 // writeLane writes frames of the lane, as soon as it is their turn, which that of one that was begun still is. Only one goroutine calls it.
@@ -134,15 +127,19 @@ func (c *conn) writeLane(batch []*outgoing) error {
 		return net.ErrClosed
 	}
 	defer c.endTurn()
-	switch {
-	case len(first.files) > 0:
+	if len(first.files) > 0 {
 		return c.writeFiles(first)
-	case first.begun:
-		c.batch = appendFrames(c.batch, batch[1:])
-	default:
-		c.batch = appendFrames(c.batch[:0], batch)
 	}
-	n, err := c.Conn.Write(c.batch)
+	switch {
+	case first.begun:
+		batch = batch[1:]
+	case len(batch) == 1:
+		c.batch = bufferFor(len(first.frame.Body))
+	default:
+		c.batch = bufferFor(maxChunk / 2)
+	}
+	c.batch.b = appendFrames(c.batch.b, batch)
+	n, err := c.Conn.Write(c.batch.b)
 	c.stats.sent.Add(int64(n))
 	c.letBatchGo()
 	return err
@@ -163,8 +160,9 @@ func (c *conn) writeFiles(o *outgoing) error {
 	return err
 }
 
-// finish tells the peer that nothing more is written, when all that is queued has left.
-func (c *conn) finish() error {
+// finish writes the last frame of the lane, unless it is nil, and tells the peer that nothing more is written, when all that is queued has left. Were that frame
+// to overtake the queue, the peer would have been told of the end before the value of a reply has begun.
+func (c *conn) finish(last *wire.Frame) error {
 	c.mu.Lock()
 	c.finished = true
 	c.mu.Unlock()
@@ -173,59 +171,45 @@ func (c *conn) finish() error {
 		return net.ErrClosed
 	}
 	defer c.endTurn()
+	if last != nil {
+		n, err := c.Conn.Write(last.Append(nil))
+		c.stats.sent.Add(int64(n))
+		if err != nil {
+			return err
+		}
+	}
 	return c.Conn.(halfCloser).CloseWrite()
 }
 
 // A halfCloser is a connection of which each direction ends by itself.
 type halfCloser interface{ CloseWrite() error }
 
-// writeMux takes a whole frame of yamux.
-func (c *conn) writeMux(frame []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.broken || c.finished {
-		return
+// write writes what the socket takes of the parts without waiting, and returns how much that was. An error comes again when the rest is written, or the reader
+// sees it.
+func (c *conn) write() (n int) {
+	if c.try != nil {
+		n = c.try(c.parts)
+		c.stats.sent.Add(int64(n))
 	}
-	if !c.flushing {
-		select {
-		case c.turn <- struct{}{}:
-			n := c.write(frame)
-			if n == len(frame) {
-				c.endTurn()
-				return
-			}
-			c.flushLocked(slices.Clone(frame[n:])) // it has the turn
-			return
-		default:
-			c.flushLocked(nil)
-		}
-	}
-	if c.queued+len(frame)+len(c.queue)*frameCost > queueBound {
-		c.breakLocked()
-		return
-	}
-	c.held.take(len(frame) + frameCost)
-	c.queue = append(c.queue, slices.Clone(frame))
-	c.queued += len(frame)
-}
-
-// write writes what the socket takes of b without waiting, and returns how much that was. An error comes again when the rest is written, or the reader sees it.
-func (c *conn) write(b []byte) int {
-	if c.try == nil {
-		return 0
-	}
-	n := c.try(b)
-	c.stats.sent.Add(int64(n))
+	clear(c.parts)
 	return n
 }
 
-// A trier writes what can be written of b without waiting, and returns how much that was.
-type trier func(b []byte) int
+// A trier writes what can be written of the parts without waiting, and returns how much that was.
+type trier func(parts [][]byte) int
 
 // newTrier returns nil for a connection that is neither a socket nor knows by itself how to write without waiting. One goroutine at a time uses a trier.
 func newTrier(c net.Conn) trier {
 	if own, ok := c.(interface{ TryWrite([]byte) int }); ok {
-		return own.TryWrite
+		return func(parts [][]byte) (n int) {
+			for _, b := range parts {
+				taken := own.TryWrite(b)
+				if n += taken; taken < len(b) {
+					break
+				}
+			}
+			return n
+		}
 	}
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -235,84 +219,22 @@ func newTrier(c net.Conn) trier {
 	if err != nil {
 		return nil
 	}
-	var b []byte
+	var parts [][]byte
 	var n int
 	write := func(fd uintptr) bool {
-		n, _ = unix.Write(int(fd), b)
+		if len(parts) == 1 {
+			n, _ = unix.Write(int(fd), parts[0])
+		} else {
+			n, _ = unix.Writev(int(fd), parts)
+		}
 		return true
 	}
-	return func(all []byte) int {
-		b, n = all, 0
+	return func(all [][]byte) int {
+		parts, n = all, 0
 		raw.Write(write)
-		b = nil
+		parts = nil
 		return max(n, 0)
 	}
-}
-
-// flushLocked starts the flusher. The rest of a frame, unless it is nil, has the turn.
-func (c *conn) flushLocked(rest []byte) {
-	c.flushing = true
-	c.flusher.Go(func() { c.flush(rest) })
-}
-
-// flush writes rest, in the turn that it has, and then the queue until it is empty.
-func (c *conn) flush(rest []byte) {
-	for ; ; rest = nil {
-		if rest == nil {
-			if rest = c.next(); rest == nil || !c.takeTurn() {
-				return
-			}
-		}
-		n, err := c.Conn.Write(rest)
-		c.endTurn()
-		c.stats.sent.Add(int64(n))
-		if err != nil {
-			c.mu.Lock()
-			c.broken, c.flushing = true, false
-			c.emptyLocked()
-			c.mu.Unlock()
-			return
-		}
-	}
-}
-
-// next takes the next frames that are written in one turn out of the queue. With nil the flusher is done.
-func (c *conn) next() (b []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := 0
-	for n < len(c.queue) && (n == 0 || len(b)+len(c.queue[n]) <= maxChunk) {
-		b = append(b, c.queue[n]...)
-		n++
-	}
-	c.queue = slices.Delete(c.queue, 0, n)
-	c.queued -= len(b)
-	c.held.give(len(b) + n*frameCost)
-	if n == 0 {
-		c.queue = nil
-		c.flushing = false
-	}
-	c.signalLocked()
-	return b
-}
-
-func (c *conn) signalLocked() {
-	close(c.room)
-	c.room = make(chan struct{})
-}
-
-func (c *conn) emptyLocked() {
-	c.held.give(c.queued + len(c.queue)*frameCost)
-	c.queue, c.queued = nil, 0
-	c.signalLocked()
-}
-
-// breakLocked ends the connection because its queue is over its bound.
-func (c *conn) breakLocked() {
-	c.broken = true
-	c.breach = wire.Errorf(wire.OverQuota, "the peer has not read %d bytes that it caused", queueBound)
-	c.emptyLocked()
-	c.Conn.SetDeadline(longAgo) // reads and writes return at once; the reader then lets go
 }
 
 // Close closes the connection, once, and waits for the flusher.
@@ -326,56 +248,4 @@ func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.flusher.Wait()
 	return err
-}
-
-// admit waits for room in the queue until ctx ends, and returns how many bytes may then be written to a stream at once. The writer leaves
-// with left.
-func (c *conn) admit(ctx context.Context) (chunk int, err error) {
-	for {
-		c.mu.Lock()
-		if c.broken {
-			c.mu.Unlock()
-			return 0, net.ErrClosed
-		}
-		if c.queued < queueLimit {
-			c.writers++
-			chunk = maxChunk
-			if c.writers > fullWriters {
-				chunk = smallChunk
-			}
-			c.mu.Unlock()
-			return chunk, nil
-		}
-		room := c.room
-		c.mu.Unlock()
-		select {
-		case <-room:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-}
-
-func (c *conn) left() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writers--
-}
-
-// writeStream writes b to a stream of this connection, in chunks, until ctx ends. The stream's own deadline bounds the wait for its reader.
-func (c *conn) writeStream(ctx context.Context, stream *flow, b []byte) error {
-	for len(b) > 0 {
-		n, err := c.admit(ctx)
-		if err != nil {
-			return err
-		}
-		n = min(n, len(b))
-		_, err = stream.Write(b[:n])
-		c.left()
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
 }

@@ -137,7 +137,7 @@ func (s *Session) finish(end wire.End) bool {
 	}
 	s.ended = &end
 	waiting, hooks := s.pending, s.hooks
-	s.pending, s.hooks = map[uint32]*pending{}, nil
+	s.pending, s.hooks = nil, nil
 	s.mu.Unlock()
 
 	s.cancel(end.Err())
@@ -162,7 +162,7 @@ func (s *Session) lost(err error) {
 			s.breach(breach)
 			return
 		}
-		s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", breach.Code, "err", breach.Text)
+		s.log().Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", breach.Code, "err", breach.Text)
 		s.finish(wire.End{Code: breach.Code, Origin: wire.Local, Text: breach.Text})
 		s.release()
 		return
@@ -238,7 +238,7 @@ func (s *Session) ending(told wire.End) {
 // breach ends the session because the peer broke the protocol.
 func (s *Session) breach(err error) {
 	e := wire.AsError(err)
-	s.log.Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", e.Code, "err", wire.Printable(e.Text, wire.MaxText))
+	s.log().Warn("peer broke the protocol", "peer", s.conf.Peer.PID, "code", e.Code, "err", wire.Printable(e.Text, wire.MaxText))
 	text := wire.Cut(e.Text, wire.MaxText)
 	if !s.finish(wire.End{Code: e.Code, Origin: wire.Local, Text: text}) {
 		<-s.done

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"sync"
@@ -12,9 +13,11 @@ import (
 )
 
 const (
-	// shrinkAbove is how many unread bytes a stream must have had for its empty buffer to be given back while somebody reads it. yamux's buffers
-	// only grow. Where the session's budget is tight, each is given back as soon as it is empty.
+	// shrinkAbove is how large the empty buffer of a stream must be, in bytes, to be given back while somebody reads it, and shrinkAfter how long nothing has
+	// come then, at least, and at most twice that. yamux's buffers only grow; one that is given back while a stream flows is made anew at once. Where the
+	// session's budget is tight, each is given back as soon as it is empty.
 	shrinkAbove = 64 << 10
+	shrinkAfter = 50 * time.Millisecond
 )
 
 // A flow is a yamux stream and what the conn under it knows: how much has come that nobody has read, and whether the peer has let go.
@@ -28,8 +31,9 @@ type flow struct {
 
 	// The rest is guarded by the mutex of all.
 	unread    int
-	most      int // of unread, since the buffer was given back
-	cost      int // that the budget has of it beside its buffer
+	buffer    int  // what yamux's buffer of it takes, see buffered
+	cost      int  // that the budget has of it beside its buffer
+	rests     bool // nothing has come since shrinking was last looked at
 	gone      bool
 	released  bool
 	dropped   bool
@@ -50,6 +54,7 @@ type flows struct {
 	closed    bool
 	unclaimed int           // streams of the peer
 	settled   chan struct{} // closed when there are none; nil: nobody waits
+	shrinker  *time.Timer   // gives buffers back; nil: none is large
 }
 
 // settle returns a channel that is closed when all streams of the peer have been claimed, or the connection is closed.
@@ -116,19 +121,24 @@ func (a *flows) came(f *flow, n int) {
 		return // yamux drops them
 	}
 	f.unread += n
+	f.rests = false
 	a.unread += n
-	if more := f.unread - f.most; more > 0 {
-		a.held.take(buffered(f.unread) - buffered(f.most))
-		f.most = f.unread
+	if size := buffered(f.buffer, n, f.unread); size > f.buffer {
+		a.held.take(size - f.buffer)
+		f.buffer = size
 	}
 }
 
-// await waits until the session's budget has room for the next frame. Until then all waits that the peer sends.
-func (a *flows) await(gone <-chan struct{}) error {
-	if a.held.full() != nil {
-		a.giveEmpty()
+// buffered returns how large yamux's buffer of a stream is when n more bytes have come, of then so many unread, in a buffer of the given size: it is made
+// for the first, and doubled while it has no room for a read, see bytes.Buffer. For one that is read while it is filled this is only about right.
+func buffered(size, n, unread int) int {
+	if size == 0 {
+		size = n
 	}
-	return a.held.await(gone)
+	for size < unread+bytes.MinRead {
+		size = 2*size + bytes.MinRead
+	}
+	return size
 }
 
 // giveEmpty gives the buffers back that are empty.
@@ -136,22 +146,41 @@ func (a *flows) giveEmpty() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range a.byID {
-		if f.unread == 0 && f.most > 0 && f.Stream != nil {
-			f.Shrink()
-			f.emptiedLocked()
+		if f.unread == 0 && f.buffer > 0 {
+			f.emptyLocked()
 		}
 	}
 }
 
-// buffered returns how large yamux's buffer of a stream is, on average, in which there were so many bytes at most: it doubles as it grows.
-func buffered(most int) int { return most + most/2 }
+// emptyLocked gives the buffer back, of which all was read. yamux fills it only while something is unread, so nobody waits here.
+func (f *flow) emptyLocked() {
+	f.Shrink()
+	f.all.held.give(f.buffer)
+	f.buffer = 0
+}
 
-// emptiedLocked notes that the stream's buffer was given back.
-func (f *flow) emptiedLocked() {
-	if !f.dropped {
-		f.all.held.give(buffered(f.most))
+// shrinkLocked has shrink run soon, unless it will.
+func (a *flows) shrinkLocked() {
+	if a.shrinker == nil && !a.closed {
+		a.shrinker = time.AfterFunc(shrinkAfter, a.shrink)
 	}
-	f.most = 0
+}
+
+// shrink gives the empty buffers back of streams on which nothing has come for a while.
+func (a *flows) shrink() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.shrinker = nil
+	for _, f := range a.byID {
+		switch {
+		case f.buffer <= shrinkAbove || f.unread > 0:
+		case f.rests:
+			f.emptyLocked()
+		default:
+			f.rests = true
+			a.shrinkLocked()
+		}
+	}
 }
 
 // find returns the flow of an id, or nil.
@@ -229,7 +258,8 @@ func (a *flows) dropLocked(f *flow) {
 	f.dropped = true
 	a.claimLocked(f)
 	a.unread -= f.unread
-	a.held.give(f.cost + buffered(f.most))
+	a.held.give(f.cost + f.buffer)
+	f.buffer = 0
 	delete(a.byID, f.id)
 }
 
@@ -278,6 +308,9 @@ func (f *flow) Write(b []byte) (int, error) {
 func (f *flow) Read(b []byte) (int, error) {
 	n, err := f.Stream.Read(b)
 	a := f.all
+	if timedOut(err) && a.over() { // yamux looks for data first and at the deadline then, and the last data and close's deadline may have come between
+		n, err = f.Stream.Read(b)
+	}
 	a.mu.Lock()
 	if a.closed && timedOut(err) {
 		err = io.EOF
@@ -286,14 +319,14 @@ func (f *flow) Read(b []byte) (int, error) {
 		f.unread -= n
 		a.unread -= n
 	}
-	shrink := f.unread == 0 && f.most > 0 && (f.most > shrinkAbove || f.released || a.held.tight())
-	if shrink {
-		f.emptiedLocked()
+	switch {
+	case f.unread > 0 || f.buffer == 0:
+	case f.released || a.held.tight():
+		f.emptyLocked()
+	case f.buffer > shrinkAbove:
+		a.shrinkLocked()
 	}
 	a.mu.Unlock()
-	if shrink {
-		f.Shrink()
-	}
 	return n, err
 }
 

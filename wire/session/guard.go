@@ -67,8 +67,8 @@ func (g *guard) frame(h yamuxFrame) (*flow, error) {
 	switch {
 	case kind > yamuxGoAway:
 		return nil, wire.Errorf(wire.Malformed, "read a frame: unknown yamux type %d", kind)
-	case kind == yamuxData && length > yamuxWindow:
-		return nil, wire.Errorf(wire.Malformed, "read a frame: %d bytes of data at once, limit %d", length, yamuxWindow)
+	case kind == yamuxData && length > maxWindow:
+		return nil, wire.Errorf(wire.Malformed, "read a frame: %d bytes of data at once, limit %d", length, maxWindow)
 	case kind == yamuxData || kind == yamuxUpdate:
 		return g.stream(h)
 	case kind == yamuxPing && h.has(yamuxSYN):

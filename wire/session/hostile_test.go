@@ -39,8 +39,7 @@ func withHostileServing(t *testing.T, serves handler) (*hostile, *session.Sessio
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := yamux.DefaultConfig()
-	conf.LogOutput = io.Discard
+	conf := plainYamux()
 	conf.EnableKeepAlive = false
 	mux, err := yamux.Client(a, conf)
 	if err != nil {
@@ -321,9 +320,7 @@ func TestALargeReplyThatNeverComesHoldsNobodyForEver(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer closes(t, c)
-			conf := yamux.DefaultConfig()
-			conf.LogOutput = io.Discard
-			mux, err := yamux.Server(b, conf)
+			mux, err := yamux.Server(b, plainYamux())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -35,7 +35,7 @@ func TestAPeerThatBreaksYamuxIsEndedWithTheReason(t *testing.T) {
 		"frames without yamux":           {wire.Unsupported, header(wire.Header{Kind: wire.KindRequest, ID: 1}), true},
 		"an unknown type":                {wire.Malformed, frame(4, 0, 0, 0), true},
 		"a stream twice":                 {wire.Malformed, append(bytes.Clone(begin), begin...), true},
-		"more than a window at once":     {wire.Malformed, append(bytes.Clone(begin), frame(data, 0, 1, 256<<10+1)...), true},
+		"more than a window at once":     {wire.Malformed, append(bytes.Clone(begin), frame(data, 0, 1, 384<<10+1)...), true},
 		"more than a window":             {wire.Malformed, append(bytes.Clone(begin), bytes.Repeat(frame(data, syn, 3, 256<<10, make([]byte, 256<<10)...), 2)...), true},
 		"10,000 frames of no stream":     {wire.OverQuota, bytes.Repeat(frame(window, 0, 99, 0), 10_000), true},                             // guard: guard.idles
 		"10,000 frames that say nothing": {wire.OverQuota, append(bytes.Clone(begin), bytes.Repeat(frame(data, 0, 1, 0), 10_000)...), true}, // guard: guard.idles

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -13,10 +14,11 @@ import (
 )
 
 const (
-	// readBuffer is how much is read from the socket at once while there are no streams.
+	// readBuffer is how much is read from the socket at once while little comes.
 	readBuffer = 4 << 10
-	// streamBuffer is how much is read at once when there are.
-	streamBuffer = 32 << 10
+	// streamBuffer is how much is read at once in the longReads reads behind one that was as long as readBuffer, as when a stream flows.
+	streamBuffer = 64 << 10
+	longReads    = 16
 )
 
 // maxArrivals is how many arrivals may wait: that of a frame whose header was cut, and that of the next frame.
@@ -28,12 +30,14 @@ type incoming struct {
 	mux    *mux
 	lane   bool // else a frame of the lane, and any descriptor, is a breach
 	guard  guard
-	buf    []byte // of what has come, buf[r:w] was not taken
+	buf    []byte // of what has come, buf[r:w] was not taken; nil: nothing is there
 	r, w   int
 	read   int64            // bytes, since the beginning
+	long   int              // how many reads may still be long
 	socket *socket.Receiver // nil: the connection is none, or is closed
 	files  []arrival
 	breach error // of the peer: what comes after it cannot be taken apart
+	failed error // of reading, while nobody had asked for a frame
 }
 
 // An arrival is the descriptors that came with one read. They belong to a frame that begins in its bytes: a read may begin with the end of a frame
@@ -45,11 +49,50 @@ type arrival struct {
 }
 
 func (in *incoming) init(c *conn, m *mux, lane bool) {
-	*in = incoming{conn: c, mux: m, lane: lane, buf: make([]byte, readBuffer)}
+	*in = incoming{conn: c, mux: m, lane: lane}
 	in.guard.flows = &c.flows
 	if c.unix != nil {
 		in.socket, _ = socket.NewReceiver(c.unix)
 	}
+}
+
+// memories are for what has come: of readBuffer, and of streamBuffer.
+var memories = [2]sync.Pool{
+	{New: func() any { return new([readBuffer]byte) }},
+	{New: func() any { return new([streamBuffer]byte) }},
+}
+
+// Lend has memory for what has come.
+func (in *incoming) Lend() []byte {
+	switch {
+	case in.buf != nil:
+	case in.long > 0:
+		in.buf = memories[1].Get().(*[streamBuffer]byte)[:]
+	default:
+		in.buf = memories[0].Get().(*[readBuffer]byte)[:]
+	}
+	return in.buf
+}
+
+// TakeBack lets go of the memory, of which everything was taken and read.
+func (in *incoming) TakeBack() {
+	switch len(in.buf) {
+	case streamBuffer:
+		memories[1].Put((*[streamBuffer]byte)(in.buf))
+	case readBuffer:
+		memories[0].Put((*[readBuffer]byte)(in.buf))
+	}
+	in.buf, in.r, in.w = nil, 0, 0
+}
+
+// wait returns when something is there to be taken, or nothing will be. It is where an idle session waits: with few frames on its stack, and no memory.
+func (in *incoming) wait() {
+	if in.more() || in.breach != nil || in.failed != nil {
+		return
+	}
+	in.mux.come.settle()
+	in.TakeBack()
+	in.w, in.failed = in.receive(nil)
 }
 
 // close closes what was not taken.
@@ -64,6 +107,7 @@ func (in *incoming) close() {
 // With any other error yamux has dealt with all that came before.
 func (in *incoming) next() (arrived, error) {
 	for in.breach == nil {
+		in.wait()
 		a, again, err := in.take()
 		if _, breach := errors.AsType[*wire.Error](err); breach {
 			in.breach = err
@@ -74,9 +118,10 @@ func (in *incoming) next() (arrived, error) {
 			return a, err
 		}
 	}
+	in.mux.come.settle()
 	for {
 		in.close()
-		if _, err := in.receive(in.buf); err != nil {
+		if _, err := in.receive(in.Lend()); err != nil {
 			return arrived{}, err
 		}
 	}
@@ -97,6 +142,7 @@ func (in *incoming) take() (a arrived, again bool, err error) {
 	if !in.lane && in.buf[in.r] == wire.Version {
 		return a, false, wire.Errorf(wire.Unsupported, "a frame on the socket itself, and this session has no lane")
 	}
+	in.mux.come.settle() // so that yamux has what came before
 	if a.Frame, err = in.frame(); err == nil {
 		err = in.claim(&a, begins)
 	}
@@ -146,23 +192,23 @@ func (in *incoming) passOn() error {
 	in.r += yamuxHeader
 	to, err := in.guard.frame(h)
 	if err == nil && h.has(yamuxSYN) {
-		err = in.conn.flows.await(in.conn.gone)
+		err = in.room()
 	}
 	if err == nil {
-		err = in.mux.start()
+		err = in.mux.begin()
 	}
 	if err != nil {
 		return err
 	}
 	if answer, ok := h.pong(); ok {
-		in.conn.writeMux(answer)
+		in.conn.writeMux([][]byte{answer, nil})
 		return nil
 	}
 	if h.has(yamuxACK) {
 		defer in.conn.flows.acknowledged(to)
 	}
 	if h.kind() != yamuxData || h.length() == 0 {
-		return in.mux.pass(h)
+		return in.mux.come.pass(h)
 	}
 	last := h.finish() // yamux would tell of the end before it has the data
 	for left := int(h.length()); left > 0; {
@@ -171,25 +217,36 @@ func (in *incoming) passOn() error {
 			return unexpected(err)
 		}
 		b := in.buf[in.r:min(in.w, in.r+left)]
-		if err := in.conn.flows.await(in.conn.gone); err != nil {
+		if err := in.room(); err != nil {
 			return err
 		}
 		in.conn.flows.came(to, len(b))
 		h.setLength(len(b))
-		if err := in.mux.pass(h); err != nil {
+		if err := in.mux.come.pass(h, b); err != nil {
 			return err
 		}
-		if err := in.mux.pass(b); err != nil {
-			return err
-		}
-		h.clear() // it has begun its stream
 		in.r += len(b)
-		left -= len(b)
+		if left -= len(b); left > 0 {
+			h = bytes.Clone(h)
+			h.clear() // it has begun its stream
+		}
 	}
 	if last != nil {
-		return in.mux.pass(last)
+		return in.mux.come.pass(last)
 	}
 	return nil
+}
+
+// room waits until the session's budget has room for what comes next. Until then all waits that the peer sends. What came before is with its readers, who can
+// make room.
+func (in *incoming) room() error {
+	held := in.conn.held
+	if held.full() == nil {
+		return nil
+	}
+	in.mux.come.settle()
+	in.conn.flows.giveEmpty()
+	return held.await(in.conn.gone)
 }
 
 // more reports whether bytes have come that were not taken.
@@ -211,7 +268,7 @@ func (in *incoming) frame() (f wire.Frame, err error) {
 		return f, wire.Errorf(wire.Malformed, "read a frame: a %v where no large body belongs", f.Kind)
 	}
 	if adds := f.Kind == wire.KindRequest || f.Kind == wire.KindOneWay; adds {
-		if err = in.conn.flows.await(in.conn.gone); err != nil {
+		if err = in.room(); err != nil {
 			return f, err
 		}
 	}
@@ -240,12 +297,11 @@ func (in *incoming) body(n int) ([]byte, error) {
 func (in *incoming) fill(n int) error {
 	for in.w-in.r < n {
 		if in.r > 0 {
+			in.mux.come.settle()
 			in.w = copy(in.buf, in.buf[in.r:in.w])
 			in.r = 0
 		}
-		if in.w == 0 && len(in.buf) < streamBuffer && in.mux.started() {
-			in.buf = make([]byte, streamBuffer)
-		}
+		in.Lend()
 		got, err := in.receive(in.buf[in.w:])
 		in.w += got
 		if err != nil && in.w < n {
@@ -265,18 +321,30 @@ func unexpected(err error) error {
 	return err
 }
 
-// receive reads once, and keeps the descriptors that come.
+// receive reads once into b, or, if that is nil, into memory that it is lent, and keeps the descriptors that come.
 func (in *incoming) receive(b []byte) (n int, err error) {
-	if in.socket == nil {
+	var files []*os.File
+	var flags int
+	switch {
+	case in.failed != nil:
+		err, in.failed = in.failed, nil
+		return 0, err
+	case in.socket == nil && b == nil:
+		n, err = in.conn.Conn.Read(in.Lend())
+	case in.socket == nil:
 		n, err = in.conn.Conn.Read(b)
-	} else {
-		var files []*os.File
-		var flags int
-		if n, files, flags, err = in.socket.Receive(b); len(files) > 0 || flags&unix.MSG_CTRUNC != 0 {
-			in.files = append(in.files, arrival{from: in.read, to: in.read + int64(n), files: files, cut: flags&unix.MSG_CTRUNC != 0})
-		}
+	case b == nil:
+		n, files, flags, err = in.socket.ReceiveLent(in)
+	default:
+		n, files, flags, err = in.socket.Receive(b)
+	}
+	if len(files) > 0 || flags&unix.MSG_CTRUNC != 0 {
+		in.files = append(in.files, arrival{from: in.read, to: in.read + int64(n), files: files, cut: flags&unix.MSG_CTRUNC != 0})
 	}
 	in.read += int64(n)
+	if in.long = max(in.long-1, 0); n >= readBuffer {
+		in.long = longReads
+	}
 	in.conn.stats.received.Add(int64(n))
 	switch {
 	case len(in.files) > maxArrivals:

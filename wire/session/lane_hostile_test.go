@@ -219,7 +219,7 @@ func TestAPeerThatBreaksTheLaneIsEndedWithTheReason(t *testing.T) {
 		"a request twice":                  {wire.Malformed, append(block[:len(block):len(block)], block...)},
 		"a stream twice":                   {wire.Malformed, append(frame(1, 1, 1, 0), frame(1, 1, 1, 0)...)},
 		"a stream of the other side":       {wire.Malformed, frame(1, 1, 2, 0)},
-		"more than a window at once":       {wire.Malformed, append(frame(1, 1, 1, 0), frame(0, 0, 1, 256<<10+1)...)},
+		"more than a window at once":       {wire.Malformed, append(frame(1, 1, 1, 0), frame(0, 0, 1, 384<<10+1)...)},
 		"a farewell of yamux with a fault": {wire.Invalid, append(echo[:len(echo):len(echo)], frame(3, 0, 0, 1)...)},
 		"half a frame":                     {wire.Invalid, echo[:20]},
 		"half a frame of yamux":            {wire.Invalid, frame(1, 1, 1, 0)[:7]},

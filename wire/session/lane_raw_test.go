@@ -77,6 +77,7 @@ type heard struct {
 	files   map[uint32][]*os.File // of replies, by their id
 	streams map[uint32][]byte     // what came on streams of yamux
 	updates int                   // frames of yamux without data
+	longest int                   // data of a frame of yamux
 }
 
 // hear reads whole frames until enough, or the end of file.
@@ -110,6 +111,7 @@ func (p *rawPeer) hear(h *heard, enough func(*heard) bool) {
 		}
 		if head[0] == 0 {
 			h.streams[id] = append(h.streams[id], body...)
+			h.longest = max(h.longest, len(body))
 			continue
 		}
 		parsed, err := wire.ParseHeader(head)

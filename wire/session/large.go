@@ -2,7 +2,6 @@ package session
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -41,6 +40,9 @@ func (b *bodies) slot(key bodyKey) chan largeBody {
 	ch, ok := b.slots[key]
 	if !ok && len(b.slots) < maxStreams*2 {
 		ch = make(chan largeBody, 1)
+		if b.slots == nil {
+			b.slots = map[bodyKey]chan largeBody{}
+		}
 		b.slots[key] = ch
 	}
 	return ch
@@ -194,18 +196,16 @@ func (s *Session) receiveLarge(ctx context.Context, key bodyKey, length int64) (
 		body.stream.SetReadDeadline(longAgo)
 		close(cut)
 	})
-	var b bytes.Buffer
-	b.Grow(min(int(body.length), yamuxWindow) + bytes.MinRead) // the rest when it comes
-	n, err := io.CopyN(&b, body.r, int64(body.length))
+	b, err := readLarge(body.r, int(body.length))
 	if !stop() {
 		<-cut
 	}
 	switch {
 	case err == nil:
 		body.stream.Close()
-		return b.Bytes(), nil
+		return b, nil
 	case ctx.Err() != nil:
-		body.length -= uint32(n)
+		body.length -= uint32(len(b))
 		s.skip(body)
 		return nil, ctx.Err()
 	}
@@ -215,7 +215,24 @@ func (s *Session) receiveLarge(ctx context.Context, key bodyKey, length int64) (
 	case <-ctx.Done():
 	case <-time.After(endWait):
 	}
-	return nil, s.endedOr(wire.Errorf(wire.Internal, "the peer let go of a large body after %d of %d bytes", n, body.length))
+	return nil, s.endedOr(wire.Errorf(wire.Internal, "the peer let go of a large body after %d of %d bytes", len(b), body.length))
+}
+
+// readLarge reads length bytes, or those that come before an error. Their memory is taken as they come: a window of yamux, and four times as much whenever it is
+// full.
+func readLarge(r io.Reader, length int) ([]byte, error) {
+	b := make([]byte, 0, min(length, yamuxWindow))
+	for len(b) < length {
+		if len(b) == cap(b) {
+			b = append(make([]byte, 0, min(length, 4*cap(b))), b...)
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if err != nil && len(b) < length {
+			return b, err
+		}
+	}
+	return b, nil
 }
 
 // awaitLarge waits until the peer begins a large body.

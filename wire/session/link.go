@@ -14,6 +14,8 @@ import (
 
 // A link carries the frames of a message channel. One goroutine at a time reads it and one writes it.
 type link interface {
+	// wait returns when read has something to return, or soon will.
+	wait()
 	// read returns the next frame. io.EOF means that the peer writes no more.
 	read() (arrived, error)
 	// more reports whether more has come than was read.
@@ -25,8 +27,8 @@ type link interface {
 	// write writes whole frames, and the rest of one that was begun; only a single one may have descriptors. An unsentError says that this one was not written,
 	// and others can be.
 	write(batch []*outgoing) error
-	// finish tells the peer that nothing more is written.
-	finish() error
+	// finish writes the last frame, unless it is nil, behind all that the conn has taken, also of streams, and tells the peer that nothing more is written.
+	finish(last *wire.Frame) error
 }
 
 // An arrived frame is one that has come, with its descriptors, which whoever takes it owns.
@@ -40,11 +42,12 @@ type arrived struct {
 type laneLink struct{ conn *conn }
 
 func (l laneLink) read() (arrived, error)              { return l.conn.in.next() }
+func (l laneLink) wait()                               { l.conn.in.wait() }
 func (l laneLink) more() bool                          { return l.conn.in.more() }
 func (l laneLink) direct() bool                        { return l.conn.try != nil }
 func (l laneLink) try(o *outgoing) (whole, begun bool) { return l.conn.tryLane(o) }
 func (l laneLink) write(batch []*outgoing) error       { return l.conn.writeLane(batch) }
-func (l laneLink) finish() error                       { return l.conn.finish() }
+func (l laneLink) finish(last *wire.Frame) error       { return l.conn.finish(last) }
 
 // A streamLink is a yamux stream.
 type streamLink struct {
@@ -87,6 +90,7 @@ func readFrame(r io.Reader) (wire.Frame, error) {
 	})
 }
 
+func (l *streamLink) wait()      {}
 func (l *streamLink) more() bool { return l.r.Buffered() > 0 }
 
 // A stream waits for its reader, whoever writes it.
@@ -102,7 +106,15 @@ func (l *streamLink) write(batch []*outgoing) error {
 	return err
 }
 
-func (l *streamLink) finish() error { return l.stream.Stream.Close() }
+// What the conn takes leaves in its order.
+func (l *streamLink) finish(last *wire.Frame) error {
+	if last != nil {
+		if err := l.write([]*outgoing{{frame: *last}}); err != nil {
+			return err
+		}
+	}
+	return l.stream.Stream.Close()
+}
 
 func appendFrames(b []byte, batch []*outgoing) []byte {
 	for _, o := range batch {

@@ -20,9 +20,8 @@ import (
 
 // A mux is yamux on a session's conn. It starts with the first stream of either side.
 type mux struct {
-	s       *Session
-	come    *io.PipeReader // what the conn's reader passes on
-	passing *io.PipeWriter
+	s    *Session
+	come feed // what the conn's reader passes on
 
 	mu        sync.Mutex
 	y         *yamux.Session // nil until it is started
@@ -32,11 +31,11 @@ type mux struct {
 
 func (m *mux) init(s *Session) {
 	m.s = s
-	m.come, m.passing = io.Pipe()
+	m.come.init()
 }
 
-// start starts yamux, unless it has been.
-func (m *mux) start() error {
+// start starts yamux, unless it has been. Who takes the streams that the peer opens is spawned.
+func (m *mux) start(spawn func(func()) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -51,15 +50,22 @@ func (m *mux) start() error {
 	if m.s.conf.Opener {
 		begin = yamux.Client
 	}
-	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log))
+	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log()))
 	if err == nil {
 		m.y = y
-		m.accepting = !m.s.conf.Lane || m.s.spawn(m.s.accept) // without a lane that begins behind the message channel
+		m.accepting = !m.s.conf.Lane || spawn(m.s.accept) // without a lane that begins behind the message channel
 	}
 	return err
 }
 
-func (m *mux) started() bool { return m.session() != nil }
+// begin is start for the first frame that comes, also behind the session's end: a peer may have sent that before a stream on which a reply's value comes. Only who
+// reads the session calls it.
+func (m *mux) begin() error {
+	return m.start(func(accept func()) bool {
+		m.s.own.Go(accept)
+		return true
+	})
+}
 
 // session returns yamux's session, or nil if it has not been started.
 func (m *mux) session() *yamux.Session {
@@ -74,14 +80,8 @@ func (m *mux) over() bool {
 	return y != nil && (m.s.conn.flows.over() || y.IsClosed())
 }
 
-// pass hands bytes to yamux, and returns when it has them all.
-func (m *mux) pass(b []byte) error {
-	_, err := m.passing.Write(b)
-	return err
-}
-
-// cut ends yamux at once.
-func (m *mux) cut(err error) { m.passing.CloseWithError(err) }
+// cut ends yamux behind what was passed on.
+func (m *mux) cut(err error) { m.come.finish(err) }
 
 // end tells yamux that nothing more comes, and returns when it has dealt with all that came.
 func (m *mux) end(err error) {
@@ -106,17 +106,22 @@ func (m *mux) close() {
 	m.closed = true
 	y := m.y
 	m.mu.Unlock()
-	m.come.Close()
+	m.come.close()
 	if y != nil {
 		y.Close()
 	}
 }
 
-// A muxConn is the connection that yamux sees. It joins the two writes of a frame, and never blocks in one.
+// A muxConn is the connection that yamux sees. It joins the two writes of a frame, cuts one that is long, and never blocks.
 type muxConn struct {
 	net.Conn // for its addresses
 	mux      *mux
-	frame    []byte // a data frame's header, until its body comes; only yamux's sender uses it
+
+	// The rest is of yamux's sender.
+	head   [yamuxHeader]byte // of a data frame, until its body comes
+	held   bool              // it is there
+	heads  []byte            // of the frames that are being written
+	frames [][]byte
 }
 
 // Read fails when yamux is to end.
@@ -131,29 +136,41 @@ func (c *muxConn) Read(b []byte) (int, error) {
 // Write takes all of b.
 func (c *muxConn) Write(b []byte) (int, error) {
 	conn := c.mux.s.conn
-	if h := yamuxFrame(b); len(c.frame) == 0 && len(b) == yamuxHeader {
+	if h := yamuxFrame(b); !c.held && len(b) == yamuxHeader {
 		conn.flows.sent(h)
 		if h.kind() == yamuxData && h.length() > 0 {
-			c.frame = append(c.frame, b...)
+			c.held = true
+			copy(c.head[:], b)
 			return len(b), nil
 		}
 	}
-	if len(c.frame) == 0 {
-		conn.writeMux(b)
-		return len(b), nil
+	c.frames = append(c.frames[:0], b, nil)
+	if c.held {
+		c.held = false
+		c.cut(b)
 	}
-	c.frame = append(c.frame, b...)
-	conn.writeMux(c.frame)
-	if c.frame = c.frame[:0]; cap(c.frame) > smallChunk {
-		c.frame = nil
-	}
+	conn.writeMux(c.frames)
+	clear(c.frames)
 	return len(b), nil
+}
+
+// cut makes frames of maxChunk of the one whose header came before.
+func (c *muxConn) cut(data []byte) {
+	c.heads, c.frames = c.heads[:0], c.frames[:0]
+	for h := yamuxFrame(c.head[:]); len(data) > 0; h.clear() { // only the first begins or acknowledges its stream
+		n := min(len(data), maxChunk)
+		h.setLength(n)
+		at := len(c.heads)
+		c.heads = append(c.heads, h...)
+		c.frames = append(c.frames, c.heads[at:], data[:n])
+		data = data[n:]
+	}
 }
 
 // Close is called by yamux when it ends. The conn's reader, which may wait, then sees why.
 func (c *muxConn) Close() error {
 	c.mux.s.conn.flows.close()
-	c.mux.come.Close()
+	c.mux.come.close()
 	return c.mux.s.conn.SetReadDeadline(longAgo)
 }
 
@@ -162,7 +179,7 @@ func (s *Session) openStream(ctx context.Context) (*flow, error) {
 	if err := cmp.Or(ctx.Err(), context.Cause(s.ctx)); err != nil {
 		return nil, err
 	}
-	if err := s.mux.start(); err != nil {
+	if err := s.mux.start(s.spawn); err != nil {
 		return nil, s.endedOr(err)
 	}
 	s.needReader()
@@ -187,8 +204,9 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	if y.NumStreams()+int(opening) < acceptBacklog {
 		return y.OpenStream()
 	}
+	turn := s.semaphore(&s.openingTurn, 1)
 	select {
-	case c.opening <- struct{}{}:
+	case turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.done:
@@ -200,7 +218,7 @@ func (s *Session) openWithin(ctx context.Context) (*yamux.Stream, error) {
 	}
 	opened := make(chan result)
 	spawned := s.spawn(func() {
-		defer func() { <-c.opening }()
+		defer func() { <-turn }()
 		stream, err := y.OpenStream()
 		select {
 		case opened <- result{stream, err}:
@@ -246,12 +264,17 @@ func (s *Session) endedOr(err error) error {
 // acceptBacklog is how many streams may wait to be acknowledged, see yamux.Config.
 const acceptBacklog = 256
 
+// maxWindow is how many bytes of a stream may be on their way to its reader, after yamuxWindow at first. yamux gives more when half of it has been read: with
+// half as much again, writer and reader go on while each is woken up. yamux's buffer for a slow reader grows to up to four times this.
+const maxWindow = yamuxWindow + yamuxWindow/2
+
 // yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that
 // the peer does not close stays: a reset would take from the peer what it has not yet read. streamsBound bounds their number.
 func yamuxConfig(logger *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
 	c.AcceptBacklog = acceptBacklog
+	c.MaxStreamWindowSize = maxWindow
 	c.ConnectionWriteTimeout = 1 << 62 // our Write never blocks
 	c.StreamOpenTimeout = 0
 	c.StreamCloseTimeout = 0

@@ -77,15 +77,16 @@ type outbox struct {
 	queue   []*outgoing
 	facts   *outgoing // the last frame of facts
 	bytes   int
-	room    chan struct{} // closed when the queue has shrunk
-	writing bool          // or direct
-	last    bool          // nothing more is queued; the writer finishes the link when the queue is empty
+	room    bell        // rings when the queue has shrunk
+	writing bool        // or direct
+	last    bool        // nothing more is queued; the writer finishes the link when the queue is empty
+	end     *wire.Frame // with this frame; nil: with none
 	broken  bool
 }
 
 func (o *outbox) init(s *Session) {
 	o.owner, o.failed, o.trace = &s.own, s.writeFailed, s.trace
-	o.room, o.finished = make(chan struct{}), make(chan struct{})
+	o.finished = make(chan struct{})
 }
 
 // open gives the outbox the link to write to.
@@ -131,7 +132,7 @@ func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
 	o.mu.Lock()
 	if o.bytes >= outboxLimit && !o.last && !o.broken {
 		defer o.mu.Unlock()
-		return o.room, false
+		return o.room.wait(), false
 	}
 	if o.directLocked(m) {
 		o.mu.Unlock()
@@ -229,7 +230,7 @@ func (o *outbox) withdraw(m *outgoing) bool {
 	if i >= 0 { // else it was dropped
 		o.queue = slices.Delete(o.queue, i, i+1)
 		o.bytes -= wire.HeaderSize + len(m.frame.Body)
-		o.signalLocked()
+		o.room.ring()
 	}
 	o.mu.Unlock()
 	if i >= 0 {
@@ -238,23 +239,15 @@ func (o *outbox) withdraw(m *outgoing) bool {
 	return true
 }
 
-func (o *outbox) signalLocked() {
-	close(o.room)
-	o.room = make(chan struct{})
-}
-
-// finish queues the last frame, if there is one, and has the link finished after it. The first call counts.
+// finish has the link finished behind all that is queued, with a last frame if there is one. The first call counts.
 func (o *outbox) finish(end *wire.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.last {
 		return
 	}
-	if end != nil {
-		o.addLocked(&outgoing{frame: *end})
-	}
-	o.last = true
-	o.signalLocked() // who waits for room has nothing to wait for
+	o.last, o.end = true, end
+	o.room.ring() // who waits for room has nothing to wait for
 	o.startLocked()
 }
 
@@ -263,7 +256,7 @@ func (o *outbox) fail() {
 	o.mu.Lock()
 	dropped := o.queue
 	o.queue, o.bytes, o.broken = nil, 0, true
-	o.signalLocked()
+	o.room.ring()
 	o.mu.Unlock()
 	for _, m := range dropped {
 		socket.CloseFiles(m.files)
@@ -286,7 +279,7 @@ func (o *outbox) write() {
 		if len(batch) > 0 {
 			err = o.link.write(batch)
 		} else {
-			err = o.link.finish()
+			err = o.finishLink()
 		}
 		for _, m := range batch {
 			if err == nil {
@@ -305,6 +298,14 @@ func (o *outbox) write() {
 			o.over.Do(func() { close(o.finished) })
 		}
 	}
+}
+
+// finishLink finishes the link. Nobody changes end any more.
+func (o *outbox) finishLink() error {
+	if o.end != nil {
+		o.trace(sentFrame, 0, *o.end)
+	}
+	return o.link.finish(o.end)
 }
 
 // unsent notes that a frame has not left after all.
@@ -338,7 +339,7 @@ func (o *outbox) take() []*outgoing {
 		batch := slices.Clone(o.queue[:n])
 		o.queue = slices.Delete(o.queue, 0, n) // which clears what is behind
 		o.bytes -= size
-		o.signalLocked()
+		o.room.ring()
 		return batch
 	case o.last && !o.broken:
 		o.broken = true // the link is finished once

@@ -1,6 +1,10 @@
 package session
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
 
 // maxKept is how long a buffer may be, in bytes, to be used again.
 const maxKept = 4 << 10
@@ -19,9 +23,33 @@ func takeBuffer() *buffer {
 
 // giveBack has the buffer used again, which may be nil. Nobody looks at its memory any more.
 func (b *buffer) giveBack() {
-	if b != nil && cap(b.b) <= maxKept {
+	switch {
+	case b == nil:
+	case cap(b.b) <= maxKept:
 		buffers.Put(b)
+	case cap(b.b) == maxWrite:
+		blocks.Put(b)
 	}
+}
+
+// blocks are buffers of maxWrite, for what a stream writes.
+var blocks = sync.Pool{New: func() any { return &buffer{make([]byte, 0, maxWrite)} }}
+
+// bufferFor returns an empty buffer for some size bytes, which is the caller's until it gives it back.
+func bufferFor(size int) *buffer {
+	if size <= maxKept/2 {
+		return takeBuffer()
+	}
+	b := blocks.Get().(*buffer)
+	b.b = b.b[:0]
+	return b
+}
+
+// frameBuffer returns a frame in a buffer that is the caller's until it gives it back.
+func frameBuffer(f wire.Frame) *buffer {
+	b := bufferFor(len(f.Body))
+	b.b = f.Append(b.b)
+	return b
 }
 
 var pendings = sync.Pool{New: func() any { return &pending{done: make(chan result, 1)} }}

@@ -67,6 +67,7 @@ func (s *Session) read() {
 // readOn reads the message channel until the session is over or the reading has been given on.
 func (s *Session) readOn() {
 	for {
+		s.link.wait()
 		here, err := s.readNext()
 		if here != nil && !s.serveHere(here) {
 			return
@@ -160,6 +161,7 @@ func (s *Session) watch() {
 	r := &s.reader
 	r.watching = false
 	if r.handling == nil {
+		r.timer = nil // an idle session needs none
 		return
 	}
 	if left := readerWait - time.Since(r.since); left > 0 {

@@ -147,9 +147,10 @@ func (s *Session) awaitRoom(n int) bool {
 // replyLarge queues a reply and sends its value on a stream, as soon as it is its turn. The stream begins first: who reads the reply can count on its
 // value, or on the end of its stream.
 func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
+	turns := s.semaphore(&s.turns, maxLargeReplies)
 	select {
-	case s.turns <- struct{}{}:
-		defer func() { <-s.turns }()
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
 	case <-s.done:
 		socket.CloseFiles(out.files)
 		s.answered(m.id)
@@ -169,7 +170,7 @@ func (s *Session) replyLarge(m *Message, out *outgoing, value []byte) {
 	}
 	s.pushReply(out)
 	if err := s.sendLarge(sending, y, value, replyWait); err != nil { // the peer does not want it, or is gone, which is for the reader to tell
-		s.log.Debug("large reply was not taken", "err", err)
+		s.log().Debug("large reply was not taken", "err", err)
 	}
 }
 

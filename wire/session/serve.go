@@ -222,7 +222,7 @@ func (s *Session) handle(m *Message) {
 		s.settleLocked()
 	}()
 	if _, err := s.serve(s.ctx, m); err != nil {
-		s.log.Debug("one-way message failed", "code", wire.CodeOf(err), "err", err)
+		s.log().Debug("one-way message failed", "code", wire.CodeOf(err), "err", err)
 	}
 }
 
@@ -272,7 +272,7 @@ func (s *Session) serve(ctx context.Context, m *Message) (reply any, err error) 
 
 func (s *Session) recovered(method string, err *error) {
 	if r := recover(); r != nil {
-		s.log.Error("handler panicked", "method", wire.Printable(method, wire.MaxMethod), "err", r, "stack", string(debug.Stack()))
+		s.log().Error("handler panicked", "method", wire.Printable(method, wire.MaxMethod), "err", r, "stack", string(debug.Stack()))
 		*err = wire.Errorf(wire.Internal, "the handler of %q panicked", wire.Printable(method, wire.MaxMethod))
 	}
 }

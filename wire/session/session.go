@@ -65,7 +65,6 @@ type Config struct {
 // A Session is one end of a session. All methods may be called from any goroutine.
 type Session struct {
 	conf    Config
-	log     *slog.Logger
 	conn    *conn
 	mux     mux
 	started time.Time
@@ -86,7 +85,6 @@ type Session struct {
 	setting  sync.Mutex     // of facts
 	arriving sync.WaitGroup // large replies that are being received
 	opening  atomic.Int64   // streams that are being opened
-	turns    chan struct{}  // large replies that are being sent
 	encoding chan struct{}  // replies that are being encoded
 	stats    stats
 
@@ -107,6 +105,8 @@ type Session struct {
 	pending     map[uint32]*pending // requests that left here and are not yet answered
 	serving     map[uint32]*Message // requests of the peer that are not yet answered
 	large       map[string]int      // how long the last reply was of methods whose was large
+	turns       chan struct{}       // of large replies that are being sent; see semaphore
+	openingTurn chan struct{}       // of who may wait for yamux to open a stream; likewise
 	answering   int                 // of these, and of those whose reply is leaving
 	asked       load                // of the requests being served
 	reader      reader
@@ -155,7 +155,7 @@ func New(conn net.Conn, c Config) (*Session, error) {
 		s.beginReading()
 		return s, nil
 	}
-	err := s.mux.start()
+	err := s.mux.start(s.spawn)
 	if err == nil {
 		s.own.Go(s.pump)
 		if c.Opener {
@@ -190,28 +190,19 @@ func create(under net.Conn, c Config) *Session {
 	c.Origin = cmp.Or(c.Origin, wire.Peer)
 	s := &Session{
 		conf:    c,
-		log:     c.Logger,
 		started: time.Now(),
 		done:    make(chan struct{}),
 		calls:   newCredit(c.Send.Calls, c.Send),
 		oneWay:  newCredit(c.Send.OneWay, c.Send.OfOneWay()),
-		pending: map[uint32]*pending{},
 		serving: map[uint32]*Message{},
-		streams: map[*Stream]struct{}{},
-		turns:   make(chan struct{}, maxLargeReplies),
 
 		encoding: make(chan struct{}, maxEncoding),
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	s.log = s.log.With("session", ShortID(c.ID), "endpoint", c.Endpoint)
 	ctx := context.WithValue(context.Background(), sessionKey{}, s)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.held.limit(c.Receive)
 	s.out.init(s)
 	s.forsaken = make(chan struct{})
-	s.bodies.slots = map[bodyKey]chan largeBody{}
 	s.conn = newConn(under, &s.stats, &s.held, c.Opener)
 	s.mux.init(s)
 	s.conn.in.init(s.conn, &s.mux, c.Lane)
@@ -303,6 +294,25 @@ func (s *Session) SetFact(name, value string) error {
 		s.out.pushFacts(f)
 	}
 	return err
+}
+
+// log returns the session's logger, which is made when something is to be told.
+func (s *Session) log() *slog.Logger {
+	under := s.conf.Logger
+	if under == nil {
+		under = slog.New(slog.DiscardHandler)
+	}
+	return under.With("session", ShortID(s.conf.ID), "endpoint", s.conf.Endpoint)
+}
+
+// semaphore returns a channel that takes so many, which is made when somebody needs it.
+func (s *Session) semaphore(ch *chan struct{}, most int) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *ch == nil {
+		*ch = make(chan struct{}, most)
+	}
+	return *ch
 }
 
 // spawn runs f on a goroutine of the session, and reports false if that has ended.

@@ -107,7 +107,7 @@ func (s *Session) beginStream(ctx context.Context, first wire.Stream) (*Stream, 
 	}
 	if err == nil {
 		s.trace(sentFrame, y.id, f)
-		err = s.conn.writeStream(ctx, y, f.Append(nil))
+		err = s.conn.writeFrame(ctx, y, f)
 	}
 	if err == nil {
 		return s.newStream(y, bufio.NewReaderSize(y, streamRead), first.Method), nil
@@ -125,6 +125,9 @@ func (s *Session) newStream(y *flow, r *bufio.Reader, method string) *Stream {
 	st.live, st.cancel = context.WithCancelCause(s.ctx)
 	st.ctx = st.live
 	s.mu.Lock()
+	if s.streams == nil {
+		s.streams = map[*Stream]struct{}{}
+	}
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
 	y.whenGone(st.letGo)

@@ -39,7 +39,7 @@ func (s *Session) begun(accepted *yamux.Stream) {
 		err = wire.Unmarshal(f.Body, &first)
 	}
 	if err != nil || f.Kind != wire.KindStream || f.Files > 0 {
-		s.log.Debug("stream begins malformed", "err", err)
+		s.log().Debug("stream begins malformed", "err", err)
 		y.discard()
 		return
 	}
@@ -75,8 +75,8 @@ func (s *Session) refuseStream(y *flow, err error) {
 	y.SetWriteDeadline(time.Now().Add(refusalWait))
 	f := s.encode(0, "", nil, err).frame
 	s.trace(sentFrame, y.id, f)
-	if err := s.conn.writeStream(s.ctx, y, f.Append(nil)); err != nil {
-		s.log.Debug("stream was refused in silence", "err", err)
+	if err := s.conn.writeFrame(s.ctx, y, f); err != nil {
+		s.log().Debug("stream was refused in silence", "err", err)
 	}
 	y.discard()
 }

@@ -15,7 +15,7 @@ func (st *Stream) Write(b []byte) (n int, err error) {
 		return 0, err
 	}
 	for n < len(b) {
-		chunk := b[n:min(len(b), n+maxChunk-wire.HeaderSize)]
+		chunk := b[n:min(len(b), n+maxWrite-wire.HeaderSize)]
 		f := wire.Frame{Header: wire.Header{Kind: wire.KindData, Length: uint32(len(chunk))}, Body: chunk}
 		if err := st.writeFrame(st.ctx, f); err != nil {
 			return n, err
@@ -93,7 +93,7 @@ func (st *Stream) writeFrame(ctx context.Context, f wire.Frame) error {
 		return st.failed("write", err)
 	}
 	st.s.trace(sentFrame, st.flow.id, f)
-	err := st.s.conn.writeStream(ctx, st.flow, f.Append(nil))
+	err := st.s.conn.writeFrame(ctx, st.flow, f)
 	if err == nil {
 		return nil
 	}

@@ -59,9 +59,7 @@ var entries = map[string]func(t *testing.T, peer, conn *net.UnixConn, c session.
 		if err != nil {
 			t.Fatal(err)
 		}
-		conf := yamux.DefaultConfig()
-		conf.LogOutput = io.Discard
-		mux, err := yamux.Client(peer, conf)
+		mux, err := yamux.Client(peer, plainYamux())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -68,9 +68,11 @@ func drainAs(kind string, conn *net.UnixConn) error {
 	return nil
 }
 
+// plainYamux is yamux as it comes, but for what it leaves behind.
 func plainYamux() *yamux.Config {
 	conf := yamux.DefaultConfig()
 	conf.LogOutput = io.Discard
+	conf.StreamCloseTimeout = 0 // it outlives the session by minutes, and then takes a timer of a bubble of synctest
 	return conf
 }
 

@@ -33,9 +33,7 @@ func withStock(t *testing.T, serves handler) (*stock, *session.Session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := yamux.DefaultConfig()
-	conf.LogOutput = io.Discard
-	mux, err := yamux.Client(a, conf)
+	mux, err := yamux.Client(a, plainYamux())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,17 @@ import (
 
 // controlSize is room, in bytes, for more descriptors than a frame may have, so that too many are seen as such and closed.
 var controlSize = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
+
+// controls are memory for what comes beside the bytes. Only a receiver that has something to read keeps one.
+var controls = sync.Pool{New: func() any { b := make([]byte, controlSize); return &b }}
+
+// A Lender has memory to read into.
+type Lender interface {
+	// Lend returns memory, which is not empty.
+	Lend() []byte
+	// TakeBack takes it back: nothing is there to be read.
+	TakeBack()
+}
 
 // A Receiver reads a Unix socket, with the descriptors that come. One goroutine at a time uses it, and nobody else reads the socket. A read costs no memory but
 // for descriptors, unlike net.UnixConn.ReadMsgUnix, which names the sender each time.
@@ -24,7 +36,8 @@ type Receiver struct {
 	// What attempt works with.
 	message unix.Msghdr
 	data    unix.Iovec
-	oob     []byte
+	lender  Lender  // nil: data is there
+	oob     *[]byte // nil: nothing is there to be read
 	n       int
 	errno   unix.Errno
 }
@@ -35,8 +48,8 @@ func NewReceiver(conn *net.UnixConn) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Receiver{conn: conn, raw: raw, oob: make([]byte, controlSize)}
-	r.message.Iov, r.message.Control = &r.data, &r.oob[0]
+	r := &Receiver{conn: conn, raw: raw}
+	r.message.Iov = &r.data
 	r.message.SetIovlen(1)
 	r.attempt = r.receive
 	return r, nil
@@ -44,38 +57,79 @@ func NewReceiver(conn *net.UnixConn) (*Receiver, error) {
 
 // receive reads once, and reports false if nothing is there.
 func (r *Receiver) receive(fd uintptr) (done bool) {
+	if r.lender != nil {
+		r.fill(r.lender.Lend())
+	}
+	r.oob = controls.Get().(*[]byte)
+	r.message.Control = &(*r.oob)[0]
 	for {
-		r.message.SetControllen(len(r.oob))
+		r.message.SetControllen(controlSize)
 		n, err := recvmsg(fd, &r.message)
 		if err == unix.EINTR {
 			continue
 		}
 		r.n, r.errno = n, err
-		return err != unix.EAGAIN
+		break
+	}
+	if done = r.errno != unix.EAGAIN; !done {
+		r.letGo()
+	}
+	return done
+}
+
+// fill has b filled next.
+func (r *Receiver) fill(b []byte) {
+	r.data.Base = &b[0]
+	r.data.SetLen(len(b))
+}
+
+// letGo lets go of all memory that only a read needs.
+func (r *Receiver) letGo() {
+	if r.oob != nil {
+		controls.Put(r.oob)
+		r.oob, r.message.Control = nil, nil
+	}
+	if r.lender != nil {
+		r.data.Base = nil
+		r.lender.TakeBack()
 	}
 }
 
 // Receive reads once, up to len(b) bytes, with the descriptors that come with them: close-on-exec, and the caller's. The flags are those of
 // recvmsg(2). End of file is io.EOF. b is not empty.
 func (r *Receiver) Receive(b []byte) (n int, files []*os.File, flags int, err error) {
-	r.data.Base = &b[0]
-	r.data.SetLen(len(b))
+	r.fill(b)
+	defer func() { r.data.Base = nil }()
+	return r.read()
+}
+
+// ReceiveLent is Receive into memory that is lent when there is something to read. It is taken back unless n is more than 0, and while it waits.
+func (r *Receiver) ReceiveLent(from Lender) (n int, files []*os.File, flags int, err error) {
+	r.lender = from
+	defer func() { r.lender, r.data.Base = nil, nil }()
+	return r.read()
+}
+
+func (r *Receiver) read() (n int, files []*os.File, flags int, err error) {
 	r.n, r.errno = 0, 0
-	err = r.raw.Read(r.attempt)
-	r.data.Base = nil
-	if err != nil {
+	if err = r.raw.Read(r.attempt); err != nil {
 		return 0, nil, 0, err
 	}
 	if r.errno != 0 {
+		r.letGo()
 		return 0, nil, 0, &net.OpError{Op: "read", Net: "unix", Source: r.conn.LocalAddr(), Addr: r.conn.RemoteAddr(), Err: os.NewSyscallError("recvmsg", r.errno)}
 	}
-	if controls := int(r.message.Controllen); controls > 0 {
-		files = received(r.oob[:controls])
+	if size := int(r.message.Controllen); size > 0 {
+		files = received((*r.oob)[:size])
 	}
-	if r.n == 0 {
-		err = io.EOF
+	n, flags = r.n, int(r.message.Flags)
+	if n > 0 {
+		controls.Put(r.oob)
+		r.oob, r.message.Control = nil, nil
+		return n, files, flags, nil
 	}
-	return r.n, files, int(r.message.Flags), err
+	r.letGo()
+	return 0, files, flags, io.EOF
 }
 
 // received wraps the descriptors in a message's control data.

@@ -13,7 +13,7 @@ HEADER = struct.Struct(">BBBBII")  # version, kind, files, flags, id, length. ya
 MAX_BODY = 65536
 MAX_FILES = 16
 YAMUX_DATA = 0  # the one type of yamux's frames whose length counts bytes that follow
-MAX_YAMUX_DATA = 256 << 10
+MAX_YAMUX_DATA = 384 << 10
 
 OPEN, ROUTED, ACCEPTED, REFUSED = 1, 2, 3, 4
 REQUEST, REPLY, CANCEL, ONE_WAY, NOTICE, END, FLUSH = range(16, 23)

@@ -21,7 +21,7 @@ type holder struct {
 
 	// Set once, before anybody else sees it:
 	socket syscall.RawConn
-	handle *process.Handle
+	handle *process.Handle // which other sessions of the process share
 	id     process.ID
 	client network.Holder
 	err    error // why it cannot be a holder
@@ -29,9 +29,10 @@ type holder struct {
 	telling sync.Mutex // one at a time tells the session what it holds
 
 	// The Server's mutex guards these:
-	gone    bool
-	watches []*watch.Watch
-	leases  []*lease
+	gone     bool
+	onSocket *watch.Watch
+	process  *watch.Share
+	leases   []*lease
 }
 
 // holder returns the holder that a session is, and watches it from the first time on.
@@ -69,9 +70,9 @@ func (h *holder) errLocked() error {
 
 // meet identifies a holder and has it watched.
 func (s *Server) meet(h *holder) {
-	err := h.identify()
+	handle, err := h.identify()
 	if err == nil {
-		err = s.watchHolder(h)
+		err = s.watchHolder(h, handle)
 	}
 	if err != nil {
 		if _, ours := errors.AsType[*wire.Error](err); ours {
@@ -93,25 +94,28 @@ func (s *Server) meet(h *holder) {
 
 // identify asks the kernel who is at the other end of the session. Who cannot be written down gets no lease: after a crash of the service nobody could be
 // asked whether he lives.
-func (h *holder) identify() error {
+func (h *holder) identify() (*process.Handle, error) {
 	var err error
 	if h.socket, err = h.session.SyscallConn(); err != nil {
-		return err
+		return nil, err
 	}
 	cred, err := process.PeerCred(h.socket)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	h.client = network.Holder{PID: cred.PID, UID: cred.UID}
 	if cred.PID == 0 {
-		return wire.Errorf(wire.Unsupported, "the session was opened in a pid namespace that the network service cannot see into, so it could not find its holder "+
-			"again after a crash: open it from the pid namespace of the network service, or from one below that")
+		return nil, wire.Errorf(wire.Unsupported, "the session was opened in a pid namespace that the network service cannot see into, so it could not find its "+
+			"holder again after a crash: open it from the pid namespace of the network service, or from one below that")
 	}
-	if h.handle, _, err = process.FromPeer(h.socket); err != nil {
-		return err
+	handle, _, err := process.FromPeer(h.socket)
+	if err != nil {
+		return nil, err
 	}
-	h.id, err = identify(h.handle)
-	return err
+	if h.id, err = identify(handle); err != nil {
+		handle.Close()
+	}
+	return handle, err
 }
 
 // identify returns what can be written down about the process of a handle.
@@ -126,24 +130,23 @@ func identify(handle *process.Handle) (process.ID, error) {
 	return id, nil
 }
 
-// watchHolder has the kernel tell when a holder is gone.
-func (s *Server) watchHolder(h *holder) error {
+// watchHolder has the kernel tell when a holder is gone. It owns handle.
+func (s *Server) watchHolder(h *holder, handle *process.Handle) error {
 	gone := func() { s.left(h) }
+	shared, err := s.processes.Join(handle, gone)
+	if err != nil {
+		return err
+	}
 	onSocket, err := s.watch.Add(h.socket, watch.Socket, gone)
 	if err != nil {
+		shared.Leave()
 		return err
 	}
-	raw, _ := h.handle.SyscallConn()
-	onProcess, err := s.watch.Add(raw, watch.Process, gone)
-	if err != nil {
-		s.watch.Remove(onSocket)
-		return err
-	}
+	h.handle = shared.Handle()
 	s.mu.Lock()
+	h.onSocket, h.process = onSocket, shared
 	if h.gone {
-		s.forgetLocked(nil, onSocket, onProcess)
-	} else {
-		h.watches = []*watch.Watch{onSocket, onProcess}
+		s.forgetHolderLocked(h)
 	}
 	s.unlock()
 	return nil
@@ -166,6 +169,5 @@ func (s *Server) part(h *holder, take func(*lease)) {
 	for len(h.leases) > 0 {
 		take(h.leases[0])
 	}
-	s.forgetLocked(h.handle, h.watches...)
-	h.watches = nil
+	s.forgetHolderLocked(h)
 }

@@ -102,7 +102,7 @@ func (s *Server) releaseLocked(k *keeper) {
 // retireLocked ends the watch of a keeper.
 func (s *Server) retireLocked(k *keeper) {
 	k.gone = true
-	s.forgetLocked(k.handle, k.watch)
+	s.forgetLocked(unneeded{handle: k.handle, watch: k.watch})
 	if k.space != (space{}) {
 		s.spaces.forget(k)
 	}

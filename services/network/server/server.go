@@ -56,16 +56,17 @@ type Config struct {
 
 // A Server is the network service. It must be closed.
 type Server struct {
-	conf   Config
-	log    *slog.Logger
-	uid    uint32 // that it runs as
-	watch  *watch.Set
-	news   *netns.News // nil: namespaces are not watched
-	home   netns.ID    // the network namespace that this service is in
-	record *record
-	began  time.Time
-	stop   context.CancelFunc
-	own    sync.WaitGroup
+	conf      Config
+	log       *slog.Logger
+	uid       uint32 // that it runs as
+	watch     *watch.Set
+	processes *watch.Processes // the holders'
+	news      *netns.News      // nil: namespaces are not watched
+	home      netns.ID         // the network namespace that this service is in
+	record    *record
+	began     time.Time
+	stop      context.CancelFunc
+	own       sync.WaitGroup
 
 	counters *counters
 
@@ -89,7 +90,8 @@ type Server struct {
 // unneeded is what is let go once the mutex is.
 type unneeded struct {
 	handle  *process.Handle
-	watches []*watch.Watch
+	watch   *watch.Watch
+	process *watch.Share
 }
 
 // New reads the record of the instance before, and returns a Server that knows what is held still. It fails where the networks cannot be served
@@ -117,6 +119,7 @@ func New(c Config) (*Server, error) {
 	if s.watch, err = watch.New(); err != nil {
 		return nil, err
 	}
+	s.processes = watch.NewProcesses(s.watch)
 	if err := s.begin(); err != nil {
 		s.watch.Close()
 		s.closeNews()
@@ -188,23 +191,27 @@ func (s *Server) letGo() {
 	defer s.unlock()
 	for _, h := range s.holders {
 		h.gone = true
-		s.forgetLocked(h.handle)
+		s.forgetHolderLocked(h)
 	}
 	for _, l := range s.leases {
 		for _, k := range l.keepers {
-			s.forgetLocked(k.handle)
+			s.forgetLocked(unneeded{handle: k.handle})
 		}
 	}
 	if s.doubt != nil {
 		for k := range s.doubt.suspects {
-			s.forgetLocked(k.handle)
+			s.forgetLocked(unneeded{handle: k.handle})
 		}
 	}
 }
 
-// forgetLocked has a handle and watches be let go by unlock. Either may be missing.
-func (s *Server) forgetLocked(handle *process.Handle, watches ...*watch.Watch) {
-	s.unneeded = append(s.unneeded, unneeded{handle, watches})
+// forgetLocked has something be let go by unlock.
+func (s *Server) forgetLocked(u unneeded) { s.unneeded = append(s.unneeded, u) }
+
+// forgetHolderLocked has what a holder is watched by be let go.
+func (s *Server) forgetHolderLocked(h *holder) {
+	s.forgetLocked(unneeded{watch: h.onSocket, process: h.process})
+	h.onSocket, h.process = nil, nil
 }
 
 // unlock releases the mutex, and then lets go what is no longer needed.
@@ -213,10 +220,11 @@ func (s *Server) unlock() {
 	s.unneeded = nil
 	s.mu.Unlock()
 	for _, u := range over {
-		for _, w := range u.watches {
-			if w != nil {
-				s.watch.Remove(w)
-			}
+		if u.watch != nil {
+			s.watch.Remove(u.watch)
+		}
+		if u.process != nil {
+			u.process.Leave()
 		}
 		u.handle.Close()
 	}

@@ -188,9 +188,9 @@ func TestAWatcherWhoStopsReadingDelaysNobodyAndIsToldWhatItMisses(t *testing.T) 
 	var working sync.WaitGroup
 	for range 5 {
 		working.Go(func() {
-			for range 3 {
+			for range 5 {
 				holder := open(t, s.path)
-				for range 200 { // and as many changes again when the session ends: in all half as many again as are kept
+				for range 200 { // and as many changes again when the session ends: in all more than are kept and may be on their way
 					if _, err := network.Allocate(within(t, patience), holder, network.Request{}); err != nil {
 						t.Error(err)
 						return
@@ -202,7 +202,7 @@ func TestAWatcherWhoStopsReadingDelaysNobodyAndIsToldWhatItMisses(t *testing.T) 
 	}
 	working.Wait()
 	if d := time.Since(began); d > 2*patience {
-		t.Errorf("with a watcher who does not read, 3,000 leases take %v", d)
+		t.Errorf("with a watcher who does not read, 5,000 leases take %v", d)
 	}
 	resume()
 	m.shows(list(t, c))
