@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/internal/pace"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
@@ -46,7 +47,7 @@ type arrival struct {
 
 func (in *incoming) init(c *conn, m *mux, lane bool) {
 	*in = incoming{conn: c, mux: m, lane: lane, buf: make([]byte, readBuffer)}
-	in.guard.flows = &c.flows
+	in.guard.flows, in.guard.pings = &c.flows, pace.Brake{Most: pingBurst, Each: pingEach}
 	if c.unix != nil {
 		in.socket, _ = socket.NewReceiver(c.unix)
 	}
@@ -155,6 +156,7 @@ func (in *incoming) passOn() error {
 		return err
 	}
 	if answer, ok := h.pong(); ok {
+		in.guard.pings.Wait(in.conn.gone)
 		in.conn.writeMux(answer)
 		return nil
 	}
