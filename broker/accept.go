@@ -56,43 +56,34 @@ const (
 )
 
 // accept returns the next connection. Where it cannot, for want of descriptors or memory, it has a client turned away for that and goes on.
-// It fails only when the listener is stopped.
-func (l *listener) accept(turnAway func(arrival, error)) (arrival, error) {
+// It fails only when the door is stopped.
+func (d *door) accept(turnAway func(arrival, error)) (arrival, error) {
 	for pause := acceptPauseFirst; ; pause = min(2*pause, acceptPauseMost) {
-		a, err := l.acceptOne()
-		if err == nil || l.stopped() {
+		a, err := d.acceptOne()
+		if err == nil || d.stopped() {
 			return a, err
 		}
-		l.reserve.Close()
-		l.file.SetReadDeadline(time.Now().Add(pause)) // also the pause
-		turned, again := l.acceptOne()
-		l.reserve, _ = os.Open(os.DevNull)
+		d.reserve.Close()
+		d.file.SetReadDeadline(time.Now().Add(pause)) // also the pause
+		turned, again := d.acceptOne()
+		d.reserve, _ = os.Open(os.DevNull)
 		switch {
-		case again == nil && l.reserve != nil: // there are descriptors again since
-			l.file.SetReadDeadline(time.Time{})
+		case again == nil && d.reserve != nil: // there are descriptors again since
+			d.file.SetReadDeadline(time.Time{})
 			return turned, nil
 		case again == nil:
 			turnAway(turned, err)
-			l.reserve, _ = os.Open(os.DevNull)
+			d.reserve, _ = os.Open(os.DevNull)
 		case !errors.Is(again, os.ErrDeadlineExceeded): // the descriptor in reserve was taken by something else: accept fails at once, and did not pause
 			time.Sleep(acceptPauseFirst)
 		}
-		l.file.SetReadDeadline(time.Time{})
-	}
-}
-
-func (l *listener) stopped() bool {
-	select {
-	case <-l.done:
-		return true
-	default:
-		return false
+		d.file.SetReadDeadline(time.Time{})
 	}
 }
 
 // acceptOne waits for a connection.
-func (l *listener) acceptOne() (a arrival, err error) {
-	failed := l.raw.Read(func(listening uintptr) bool {
+func (d *door) acceptOne() (a arrival, err error) {
+	failed := d.raw.Read(func(listening uintptr) bool {
 		for {
 			a.fd, _, err = unix.Accept4(int(listening), unix.SOCK_CLOEXEC)
 			if err != unix.EINTR && err != unix.ECONNABORTED {

@@ -49,18 +49,48 @@ func (b *Broker) readQuotas() (problems []ReloadProblem) {
 // spareFiles is how many descriptors are left to root and the broker's user, and to what is under way, when all others are taken.
 const spareFiles = 8
 
-// admit begins to serve a connection, or refuses it at once. It is called where connections are accepted, and waits for nothing.
-func (b *Broker) admit(a arrival) {
+// admit begins to serve a connection, or refuses it at once and reports false. It is called where connections are accepted, and waits for nothing.
+func (b *Broker) admit(a arrival) bool {
 	err := b.charge(a)
 	if err == nil {
 		b.work.Go(func() { b.welcome(a) })
-		return
+		return true
 	}
 	if p := b.programs.find(int(a.peer.Pid)); p != nil && p.reserve() {
 		b.work.Go(func() { b.welcomeProgram(a, p, err) })
-		return
+		return true
 	}
 	b.turnAway(a, err)
+	return false
+}
+
+// serveAt accepts who connects at a door until it is closed, opens a door of their own for those it lets in, and is slow with whom it refuses.
+func (b *Broker) serveAt(d *door) {
+	for {
+		a, err := d.accept(b.turnAway)
+		if err != nil {
+			return
+		}
+		if !b.admit(a) {
+			d.brake.Wait(d.done)
+		} else if b.trusted(a.peer.Uid) || b.self.UID == 0 && !process.UnmappedUser(a.peer.Uid) { // to whom nobody but root can give a file
+			b.letIn(a.peer.Uid)
+		}
+	}
+}
+
+// letIn opens a door for a user who has none.
+func (b *Broker) letIn(uid uint32) {
+	d, err := b.doors.enter(uid)
+	if err != nil {
+		b.limits.warn("a user has no socket of its own, and waits behind others", "uid", uid, "err", err)
+	}
+	if d != nil {
+		b.work.Go(func() {
+			defer d.reserve.Close()
+			b.serveAt(d)
+		})
+	}
 }
 
 // charge charges a user for a connection. A new descriptor has the lowest number that is free: so its number says how many there are at least, and the last ones are for no stranger.

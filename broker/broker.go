@@ -31,6 +31,7 @@ const (
 	answerWait     = time.Second      // for the peer to take a short answer
 	settleWait     = time.Second      // from a broker's start, for instances of the one before it to register
 	mostWait       = 5 * time.Minute  // for an open, whatever time it states
+	mostDoors      = 1024             // of users, with two descriptors each
 )
 
 // A Config says what a broker is. Its zero value with Socket set is a broker that starts nothing.
@@ -52,6 +53,7 @@ type Broker struct {
 	started  time.Time
 	self     wire.Process
 	listener *listener
+	doors    *doors
 	table    *table
 	local    *services.Host // serves Endpoint
 	watch    *watch.Set     // of the instances' processes
@@ -117,6 +119,9 @@ func New(c Config) (*Broker, error) {
 		b.watch.Close()
 		return nil, err
 	}
+	if b.doors, err = newDoors(c.Socket, min(mostDoors, b.files/32)); err != nil {
+		b.log.Warn("all users wait in one queue", "err", err)
+	}
 	b.cgroups, _ = keeper.Cgroups() // without, a keeper alone ends what an instance has started
 	err = b.declareFirst()
 	if err == nil {
@@ -124,6 +129,7 @@ func New(c Config) (*Broker, error) {
 	}
 	if err != nil {
 		b.watch.Close()
+		b.doors.close()
 		b.listener.close()
 		return nil, err
 	}
@@ -136,13 +142,10 @@ func New(c Config) (*Broker, error) {
 func (b *Broker) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, b.endServing)
 	defer stop()
-	for {
-		conn, err := b.listener.accept(b.turnAway)
-		if err != nil {
-			break
-		}
-		b.admit(conn)
+	for _, uid := range []uint32{0, b.self.UID} { // an operator gets in
+		b.letIn(uid)
 	}
+	b.serveAt(b.listener.door)
 	b.stop()
 	return nil
 }
@@ -155,6 +158,7 @@ func (b *Broker) endServing() {
 	b.once.Do(func() {
 		close(b.stopping)
 		b.listener.stop()
+		b.doors.close()
 	})
 }
 

@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"os"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/quota"
@@ -92,4 +94,22 @@ func (b *Broker) Mistake(pid int, service string) {
 	b.programs.mu.Lock()
 	defer b.programs.mu.Unlock()
 	b.programs.byPID[pid] = &program{life: l}
+}
+
+// OpenDoors lets users in one after the other where there are doors for so many beside a path, and returns the names of the sockets that there are then.
+func OpenDoors(path string, most int, uids ...uint32) (left []string, err error) {
+	ds, err := newDoors(path, most)
+	defer ds.close()
+	for _, uid := range uids {
+		d, failed := ds.enter(uid)
+		if d != nil {
+			defer d.reserve.Close()
+		}
+		err = errors.Join(err, failed)
+	}
+	entries, failed := os.ReadDir(ds.folder)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	return left, errors.Join(err, failed)
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -17,16 +16,12 @@ import (
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
-// A listener is the broker's socket. Whoever holds the lock beside it owns the path; the lock file is never removed.
+// A listener is the broker's socket, the door for everybody. Whoever holds the lock beside it owns the path; the lock file is never removed.
 type listener struct {
 	*net.UnixListener
-	file    *os.File        // the same, as accept waits for it
-	raw     syscall.RawConn // of file
-	done    chan struct{}   // closed when nothing more is accepted
-	once    sync.Once       // of that
-	path    string
-	lock    *os.File
-	reserve *os.File // given up to turn a client away when there are no descriptors left; nil: something else has taken its place
+	*door // the same
+	path  string
+	lock  *os.File
 }
 
 // listen takes the socket's path over and listens, or uses the listener given, which stays its maker's. It fails with wire.Conflict while another broker
@@ -60,22 +55,13 @@ func listen(path string, given *net.UnixListener) (*listener, error) {
 		lock.Close()
 		return nil, err
 	}
-	file, err := l.File() // the net package accepts connections of its own alone
-	var raw syscall.RawConn
-	if err == nil {
-		raw, err = file.SyscallConn()
-	}
-	var reserve *os.File
-	if err == nil {
-		reserve, err = os.Open(os.DevNull)
-	}
+	d, err := newDoor(l)
 	if err != nil {
 		lock.Close()
 		l.Close()
-		file.Close()
 		return nil, err
 	}
-	return &listener{UnixListener: l, file: file, raw: raw, done: make(chan struct{}), path: path, lock: lock, reserve: reserve}, nil
+	return &listener{UnixListener: l, door: d, path: path, lock: lock}, nil
 }
 
 // bind replaces a stale socket, which the lock proves it to be.
@@ -163,11 +149,8 @@ const lockWait = time.Second
 
 // stop stops listening: accept fails.
 func (l *listener) stop() {
-	l.once.Do(func() {
-		close(l.done)
-		l.file.Close()
-		l.UnixListener.Close() // also removes the socket, if it is the broker's own
-	})
+	l.door.stop()
+	l.UnixListener.Close() // also removes the socket, if it is the broker's own
 }
 
 // close stops listening and gives the path up.

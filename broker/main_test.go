@@ -40,6 +40,7 @@ var roles = map[string]func(){
 	"broker":    serveBroker,
 	"crowd":     openMany,
 	"strangers": knockAsStrangers,
+	"connects":  connectOnce,
 	"lineage":   registerOverAndOver,
 
 	"actor":       serveActor,

@@ -2,17 +2,16 @@ package e2e_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,6 +48,21 @@ var knocks = []struct {
 			s.Close()
 		}
 	}},
+	{"pings", flood("pings")},
+	{"streams", flood("streams")},
+	{"giant lengths", flood("giant lengths")},
+	{"closes at every point of a session", flood("closes")},
+}
+
+// flood is an attack on a session with the echo service, if the broker lets it have one.
+func flood(name string) func(at string) {
+	return func(string) {
+		if h, err := openHostile(echoEndpoint); err == nil {
+			h.conn.SetReadDeadline(time.Now().Add(patience))
+			floods[name](h, rand.IntN(1<<16))
+			h.conn.Close()
+		}
+	}
 }
 
 // silent is the attack that says nothing, and stays.
@@ -146,14 +160,11 @@ func sendDescriptors(at string) {
 	}
 }
 
-// playHorde starts so many hostile processes as its argument says, in a session of their own, and ends with them when its input ends. It tells when all have begun.
+// playHorde starts so many hostile processes as its argument says, in its own session, and ends with them when its input ends. It tells when all have begun.
 func playHorde(args []string) error {
 	size, err := strconv.Atoi(args[0])
 	if err != nil {
 		return err
-	}
-	if len(args) == 1 { // the scheduler's groups are sessions, see sched(7); a session's leader is another process than a group's
-		return follow(exec.Command("/proc/self/exe", args[0], "leads"), &syscall.SysProcAttr{Setsid: true})
 	}
 	var all []*exec.Cmd
 	for n := range size {
@@ -170,12 +181,6 @@ func playHorde(args []string) error {
 		cmd.Wait()
 	}
 	return nil
-}
-
-// follow runs a command with what this process has, to its end.
-func follow(cmd *exec.Cmd, as *syscall.SysProcAttr) error {
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stdin, os.Stdout, os.Stderr, as
-	return cmd.Run()
 }
 
 // playHostile attacks the broker until its input ends, in the way that its argument says.
@@ -197,65 +202,6 @@ func playHostile(args []string) error {
 	}
 }
 
-// Weather is what a client that behaves well has met.
-type weather struct {
-	Opens      int
-	Took       time.Duration
-	Open, Call time.Duration // p99
-	Errors     []string
-}
-
-// playGood opens sessions, calls and closes them for a time, and prints how long that took.
-func playGood(args []string) error {
-	lasts, err := time.ParseDuration(args[0])
-	if err != nil {
-		return err
-	}
-	var m weather
-	var opens, calls []time.Duration
-	begun := time.Now()
-	for ; time.Since(begun) < lasts; time.Sleep(time.Millisecond) {
-		open, call, err := openAndCall()
-		if err != nil {
-			m.Errors = append(m.Errors, err.Error())
-			continue
-		}
-		opens, calls = append(opens, open), append(calls, call)
-	}
-	m.Took = time.Since(begun)
-	if m.Opens = len(opens); m.Opens > 0 {
-		m.Open, m.Call = p99(opens), p99(calls)
-	}
-	return json.NewEncoder(os.Stdout).Encode(m)
-}
-
-// rate is opens a second.
-func (m weather) rate() float64 { return float64(m.Opens) / m.Took.Seconds() }
-
-func openAndCall() (open, call time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	begun := time.Now()
-	s, err := client.Dial(ctx, echoEndpoint, client.Options{})
-	open = time.Since(begun)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer s.Close()
-	begun = time.Now()
-	reply, err := client.Call[text](ctx, s, "echo", text{"x"})
-	call = time.Since(begun)
-	if err == nil && reply.Text != "x" {
-		err = errors.New("the echo of x is " + reply.Text)
-	}
-	return open, call, err
-}
-
-func p99(all []time.Duration) time.Duration {
-	slices.Sort(all)
-	return all[len(all)*99/100]
-}
-
 // memoryOf is what a process has of memory, in KiB: VmRSS of proc_pid_status(5).
 func memoryOf(t *testing.T, pid int) (kib int) {
 	t.Helper()
@@ -270,63 +216,174 @@ func memoryOf(t *testing.T, pid int) (kib int) {
 	return kib
 }
 
-// The guards are the quotas of each user, and that admit refuses before anything is done for a connection: without, the broker has no time for the good client. What it has is a share of the
-// machine's time, as a session of its own; by that, and by the queue of connections, which all wait in alike, it is slower.
+// declareCalm declares the service of calmEndpoint, for everybody.
+func (w *world) declareCalm() {
+	w.t.Helper()
+	file := fmt.Sprintf("name = %q\nprogram = [\"/usr/bin/env\", %q, %q, %q]\nstop_timeout = \"2s\"\n[allow]\nopen = [\"any\"]\n", calmEndpoint, roleVariable+"=server", self(), calmEndpoint)
+	if err := os.WriteFile(filepath.Join(w.config(), "services.d", "calm.toml"), []byte(file), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// startPlain starts the plain server, as a user of its own, and returns its path, at which everybody may connect.
+func (w *world) startPlain() (path string) {
+	w.t.Helper()
+	folder, err := os.MkdirTemp("", "e2e-")
+	if err := errors.Join(err, os.Chown(folder, plainUID, plainUID), os.Chmod(folder, 0o755)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { os.RemoveAll(folder) })
+	path = filepath.Join(folder, "s")
+	w.as(plainUID, "plain", path).stdout.await(w.t, "ready")
+	if err := os.Chmod(path, 0o666); err != nil {
+		w.t.Fatal(err)
+	}
+	return path
+}
+
+// sessionOf is the group that the scheduler gives a share of the processors' time, where it makes one of each session: sched(7).
+func sessionOf(t *testing.T, pid int) string {
+	t.Helper()
+	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/autogroup", pid))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(group))
+}
+
+// The guards are the quotas of each user, the sockets of users' own, the brakes of refusals and of pings, and that admit refuses before anything is done for a connection.
+//
+// The hostile processes are as another user's would be: in sessions that are not the broker's and not the good client's. Which user has how much of the processors is the kernel's to say, by
+// the groups that it makes of sessions, or systemd of users and services; that the broker costs no more for being attacked is ours.
 func TestAGoodClientIsServedBesideHostileProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to be another user needs root")
 	}
 	const (
 		hostile = 64
-		least   = 60       // opens, of which one must be left: the processes share the machine's few cores
-		grows   = 16 << 10 // KiB, of which the garbage collector gives back what it does not use in its own time
+		slower  = 100        // times, at most, beyond what the plain server is: the processes share the machine's few cores
+		grows   = 16 << 10   // KiB, of which the garbage collector gives back what it does not use in its own time
+		leaves  = 12 * keeps // bytes: some tenth of the most it had, 500 MB, which the Go runtime keeps of the goroutines and connections there were
 	)
 	w := newWorld(t, one)
+	w.declareCalm()
 	w.serveEcho(0, "")
+	plain := w.startPlain()
 	quietly, beside := 2*time.Second, 4*time.Second
 	if *long {
 		quietly, beside = 10*time.Second, 60*time.Second
 	}
-	good := func(lasts time.Duration) weather {
+	good := func(uid uint32, lasts time.Duration) weather {
 		t.Helper()
-		p := w.as(goodUID, "good", lasts.String())
+		p := w.as(uid, "good", lasts.String(), plain)
 		select {
 		case <-p.done:
 		case <-time.After(lasts + patience):
 			t.Fatal("the good client does not come to its end")
 		}
-		return decodeLine[weather](t, p)
+		m := decodeLine[weather](t, p)
+		if len(m.Errors) > 0 || m.Opens == 0 {
+			t.Errorf("a client that behaves well has opened %d sessions, and met %d errors: %q", m.Opens, len(m.Errors), m.Errors[:min(3, len(m.Errors))])
+		}
+		return m
 	}
-	good(quietly / 2) // what is opened once is open
-	quiet := good(quietly)
-	files, memory := filesOf(t, w.broker.pid()), memoryOf(t, w.broker.pid())
+	good(goodUID, quietly/2) // what is opened once is open, as is the socket of a user's own
+	good(hostileUID, time.Millisecond)
+	quiet := good(goodUID, quietly)
+	door, instance := &victim{name: "broker", pid: w.broker.pid()}, &victim{name: "instance", pid: w.instanceOf(echoEndpoint)}
+	asking := w.dial(echoEndpoint)
+	ask(t, asking)
+	had := ask(t, asking)
+	door.before(t)
+	instance.before(t)
 	horde := w.as(hostileUID, "horde", strconv.Itoa(hostile))
 	horde.stdout.await(t, "begins")
-	met := good(beside)
+	if group := sessionOf(t, horde.pid()); group != "" && group == sessionOf(t, w.broker.pid()) {
+		t.Errorf("the hostile processes share %s with the broker", group)
+	}
+	met := good(goodUID, beside)
+	door.during(t, met.Took)
+	instance.during(t, met.Took)
 	horde.say(t, "enough")
 	horde.stdin.Close()
 	horde.exit(t)
-	for _, m := range []weather{quiet, met} {
-		if len(m.Errors) > 0 || m.Opens == 0 {
-			t.Errorf("the good client has opened %d sessions, and met %d errors: %q", m.Opens, len(m.Errors), m.Errors[:min(3, len(m.Errors))])
-		}
+	logWeather(t, quiet, met)
+	if most := slower * max(1, ratio(met.Plain.Half, quiet.Plain.Half)); ratio(met.Calm.Half, quiet.Calm.Half) > most {
+		t.Errorf("half of the opens of a service that is not attacked take more than %v, and quietly %v: want at most %.0f times", met.Calm.Half, quiet.Calm.Half, most)
 	}
-	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
-	slower := met.rate() / quiet.rate()
-	t.Logf("p99 of an open: %v, quiet %v, %.1f times; of a call: %v, quiet %v, %.1f times; opens a second: %.0f, quiet %.0f",
-		met.Open, quiet.Open, ratio(met.Open, quiet.Open), met.Call, quiet.Call, ratio(met.Call, quiet.Call), met.rate(), quiet.rate())
-	if slower < 1.0/least { // without quotas it is one of 150 and less
-		t.Errorf("the good client opens %.1f sessions a second, and %.1f when it is alone: want one of %d at least", met.rate(), quiet.rate(), least)
+	door.after(t, grows)
+	var kept cost
+	if !soon(func() bool {
+		kept = ask(t, asking) // which collects its garbage, so that what is left is what is held
+		return kept.Goroutines <= had.Goroutines && kept.Memory <= had.Memory+leaves
+	}) {
+		t.Errorf("the instance is left with %+v, and had %+v", kept, had)
 	}
-	eventually(t, "the broker's descriptors are free", func() bool { return filesOf(t, w.broker.pid()) <= files })
-	after := memoryOf(t, w.broker.pid())
-	t.Logf("the broker's memory: %d KiB before, %d KiB after", memory, after)
-	if after > memory+grows && !stage.RaceEnabled { // which counts the memory of the race detector, too
-		t.Errorf("the broker has %d KiB, and had %d", after, memory)
-	}
+	t.Logf("what the instance holds: %+v, before %+v", kept, had)
+	instance.after(t, leaves>>10)
 	status := ctlJSON[broker.Status](w, "status", "status")
 	t.Logf("%d refusals", status.OverQuota)
 	if status.OverQuota == 0 {
 		t.Error("nothing was refused for a limit")
 	}
+}
+
+// A victim is a process that is attacked, and what it has before.
+type victim struct {
+	name  string
+	pid   int
+	files int // descriptors
+	kib   int // of memory
+	cpu   int // hundredths of a second
+}
+
+func (v *victim) before(t *testing.T) {
+	t.Helper()
+	v.files, v.kib, v.cpu = filesOf(t, v.pid), memoryOf(t, v.pid), cpuOf(t, v.pid)
+}
+
+func (v *victim) during(t *testing.T, lasts time.Duration) {
+	t.Helper()
+	t.Logf("%s beside: %.0f %% of a processor, %d descriptors (before %d), %d KiB (before %d)",
+		v.name, float64(cpuOf(t, v.pid)-v.cpu)/lasts.Seconds(), filesOf(t, v.pid), v.files, memoryOf(t, v.pid), v.kib)
+}
+
+// after checks that a victim has no more than before.
+func (v *victim) after(t *testing.T, grows int) {
+	t.Helper()
+	eventually(t, "the descriptors of the "+v.name+" are free", func() bool { return filesOf(t, v.pid) <= v.files })
+	kib := memoryOf(t, v.pid)
+	t.Logf("%s after: %d descriptors (before %d), %d KiB (before %d)", v.name, filesOf(t, v.pid), v.files, kib, v.kib)
+	if kib > v.kib+grows && !stage.RaceEnabled { // which counts the memory of the race detector, too
+		t.Errorf("the %s has %d KiB, and had %d", v.name, kib, v.kib)
+	}
+}
+
+// cpuOf is what a process has had of the processors, in hundredths of a second: utime and stime of proc_pid_stat(5), USER_HZ being 100.
+func cpuOf(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return user + system
+}
+
+// instanceOf is the process that serves an endpoint of a service of its name.
+func (w *world) instanceOf(service string) int {
+	w.t.Helper()
+	for _, s := range ctlJSON[[]struct {
+		Name string
+		PID  int
+	}](w, "services", "service", "list") {
+		if s.Name == service && s.PID > 0 {
+			return s.PID
+		}
+	}
+	w.t.Fatalf("no instance of %s", service)
+	return 0
 }

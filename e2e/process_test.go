@@ -24,7 +24,7 @@ type process struct {
 	done   chan struct{} // closed when it was waited for
 }
 
-// start starts a process in a group of its own. It is ended with the test.
+// start starts a process in a group of its own, which is that of its session if it leads one. It is ended with the test.
 func (w *world) start(cmd *exec.Cmd) *process {
 	w.t.Helper()
 	var ours, theirs [3]*os.File // standard input, output and error
@@ -41,7 +41,7 @@ func (w *world) start(cmd *exec.Cmd) *process {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid = true
+	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
 	cmd.Env = append(w.environ(), cmd.Env...)
 	err := cmd.Start()
 	for _, f := range theirs {

@@ -42,6 +42,7 @@ func play(role string, args []string) int {
 		"hostile":   playHostile,
 		"horde":     playHorde,
 		"good":      playGood,
+		"plain":     playPlain,
 		"stranger":  playStranger,
 	}
 	if err := roles[role](args); err != nil {

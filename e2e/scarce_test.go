@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,15 +27,18 @@ import (
 const (
 	hostileUID = 65534
 	goodUID    = 65533
+	plainUID   = 65532
 )
 
-// playServer serves echoEndpoint until it is asked to stop.
-func playServer([]string) error {
+// playServer serves the endpoint that its argument names, or else echoEndpoint, until it is asked to stop.
+func playServer(args []string) error {
+	endpoint := cmp.Or(strings.Join(args, ""), echoEndpoint)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	mux := services.NewMux()
 	services.Handle(mux, "echo", func(_ context.Context, r text) (text, error) { return r, nil })
-	return services.Server{Endpoints: map[string]*services.Mux{echoEndpoint: mux}}.Serve(ctx)
+	services.Handle(mux, "measure", measure)
+	return services.Server{Endpoints: map[string]*services.Mux{endpoint: mux}}.Serve(ctx)
 }
 
 // playThrong has so many clients as its first argument says open a session each with the endpoint of its second, all at once, and prints what became of them. They stay
@@ -78,7 +83,7 @@ func playThrong(args []string) error {
 	return nil
 }
 
-// as starts this test's program in a role as another user, who needs a copy of it.
+// as starts this test's program in a role as another user, who needs a copy of it and has logged in: it is in a session of its own.
 func (w *world) as(uid uint32, role string, args ...string) *process {
 	w.t.Helper()
 	path := filepath.Join(w.dir, "program")
@@ -90,7 +95,7 @@ func (w *world) as(uid uint32, role string, args ...string) *process {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Env = "/", []string{roleVariable + "=" + role}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	return w.start(cmd)
 }
 
@@ -106,6 +111,7 @@ func (w *world) serveEcho(files int, more string) {
 	if files > 0 {
 		cmd = exec.Command("/bin/sh", append([]string{"-c", `ulimit -n "$0"; exec "$@"`, strconv.Itoa(files)}, cmd.Args...)...)
 	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as a daemon has
 	w.broker = w.start(cmd)
 	w.broker.stderr.await(w.t, "broker started")
 }

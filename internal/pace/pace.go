@@ -1,4 +1,4 @@
-// Package pace bounds how many lines a second others can cause in a log.
+// Package pace bounds what others can cause: lines of a log, and work.
 package pace
 
 import (

@@ -449,14 +449,19 @@ func TestNothingIsReadBeyondAFullMemory(t *testing.T) {
 			}
 		},
 		"messages": func(s *session.Session, send func([]byte)) {
-			for i := range uint32(20) {
-				send(append(begin(2*i+1), data(2*i+1, 200<<10)...))
+			const streams = 100
+			for i := range uint32(streams) {
+				send(begin(2*i + 1))
 			}
-			until(t, "most of it is taken", func() bool { return s.InMemory() > 20*300<<10 })
-			for send(begin(41)); s.InMemory() <= bound; { // and then the last of it, little by little: what waits now are messages
-				before := s.InMemory()
-				send(data(41, 2<<10))
-				until(t, "it is taken", func() bool { return s.InMemory() > before })
+			until(t, "they are served", func() bool { return s.Inspect().Streams == streams })
+			next := uint32(1)
+			for _, fill := range []struct{ n, least int }{{200 << 10, 600 << 10}, {20 << 10, 60 << 10}, {2 << 10, 0}} { // little by little at last: what waits then are messages
+				for s.InMemory() <= bound-fill.least {
+					before := s.InMemory()
+					send(data(next, fill.n))
+					until(t, "it is taken", func() bool { return s.InMemory() >= before+fill.n })
+					next += 2
+				}
 			}
 			value := append(wire.Raw{0xc5, 0xf0, 0x00}, make([]byte, 0xf000)...)
 			for i := range uint32(40) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/internal/pace"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -28,6 +29,10 @@ const (
 	idleBurst = 4096
 	// idleEvery is how often one more is due.
 	idleEvery = time.Millisecond
+	// pingBurst is how many pings are answered in each pingEach. What comes faster waits, with all that is behind it: each costs a microsecond, and some sessions that were flooded with
+	// them would leave no time to the others of the process.
+	pingBurst = 256
+	pingEach  = 10 * time.Millisecond
 )
 
 // A yamuxFrame is the header of a frame.
@@ -57,6 +62,7 @@ func (h yamuxFrame) finish() yamuxFrame {
 // A guard follows the frames that a peer sends and refuses, before yamux sees them, those that it would misread or pay too much for.
 type guard struct {
 	flows *flows
+	pings pace.Brake
 	idle  int       // frames that may still come
 	since time.Time // when idle was last raised
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-dev/fairlead/internal/pace"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
@@ -50,7 +51,7 @@ type arrival struct {
 
 func (in *incoming) init(c *conn, m *mux, lane bool) {
 	*in = incoming{conn: c, mux: m, lane: lane}
-	in.guard.flows = &c.flows
+	in.guard.flows, in.guard.pings = &c.flows, pace.Brake{Most: pingBurst, Each: pingEach}
 	if c.unix != nil {
 		in.socket, _ = socket.NewReceiver(c.unix)
 	}
@@ -201,6 +202,7 @@ func (in *incoming) passOn() error {
 		return err
 	}
 	if answer, ok := h.pong(); ok {
+		in.guard.pings.Wait(in.conn.gone)
 		in.conn.writeMux([][]byte{answer, nil})
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// Connect connects to the broker's socket, after a check of its folder, and returns the uid that the broker runs as. It fails with
+// Connect connects to the broker's socket, or where there is one to that for this user alone, see Door, after a check of its folder, and returns the uid that the broker runs as. It fails with
 // wire.NotPermitted for a folder or a broker that may not be trusted: a broker is root's or this user's own, unless this user is root.
 // Failures of the connection itself are those of the net package.
 func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, err error) {
@@ -21,7 +21,11 @@ func Connect(ctx context.Context, path string) (conn *net.UnixConn, uid uint32, 
 		return nil, 0, err
 	}
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", path)
+	door := ownDoor(path)
+	c, err := d.DialContext(ctx, "unix", door)
+	if err != nil && door != path && !errors.Is(err, syscall.EAGAIN) { // its broker was killed, or it is closed in this moment
+		c, err = d.DialContext(ctx, "unix", path)
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -1,0 +1,112 @@
+package broker_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// connectOnce connects to the path that its argument is, and prints how that went.
+func connectOnce() {
+	conn, err := net.Dial("unix", os.Getenv(argumentVariable))
+	if err == nil {
+		conn.Close()
+	}
+	fmt.Println(err)
+}
+
+// guard: serveAt and letIn open a socket for each user.
+func TestAUserWhoWasLetInHasASocketOfItsOwn(t *testing.T) {
+	needsRoot(t)
+	b := brokertest.Start(t)
+	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
+	theirs, folder := socket.Door(b.Socket, nobody), filepath.Dir(socket.Door(b.Socket, 0))
+	until(t, "root has one", func() bool { _, err := os.Lstat(socket.Door(b.Socket, 0)); return err == nil })
+	if _, err := os.Lstat(theirs); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a user who never came: %v, want no socket", err)
+	}
+	if got := playWith(t, asStranger(t), "connects", b.Socket, b.Socket).line(t); got != "<nil>" {
+		t.Fatalf("a stranger connects: %s", got)
+	}
+	until(t, "the stranger has one", func() bool { _, err := os.Lstat(theirs); return err == nil })
+	info, err := os.Lstat(theirs)
+	must(t, err)
+	if stat := info.Sys().(*syscall.Stat_t); info.Mode() != fs.ModeSocket|0o600 || stat.Uid != nobody {
+		t.Errorf("the stranger's socket has mode %v and belongs to uid %d", info.Mode(), stat.Uid)
+	}
+	for _, test := range []struct {
+		name, path string
+		uid        uint32
+		want       string
+	}{
+		{"the stranger at its own", theirs, nobody, "<nil>"},
+		{"the stranger at root's", socket.Door(b.Socket, 0), nobody, "dial unix " + socket.Door(b.Socket, 0) + ": connect: permission denied"},
+		{"another stranger at the first one's", theirs, nobody - 1, "dial unix " + theirs + ": connect: permission denied"},
+	} {
+		cmd := asStranger(t)
+		cmd.SysProcAttr.Credential.Uid = test.uid
+		if got := playWith(t, cmd, "connects", test.path, b.Socket).line(t); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+	}
+	b.Stop()
+	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of a broker that was stopped: %v, want none", err)
+	}
+}
+
+func TestAClientConnectsAtTheSocketOfItsOwn(t *testing.T) {
+	b := brokertest.Start(t)
+	until(t, "there is one", func() bool { _, err := os.Lstat(socket.Door(b.Socket, uint32(os.Geteuid()))); return err == nil })
+	away := b.Socket + ".away"
+	must(t, os.Rename(b.Socket, away))
+	defer os.Rename(away, b.Socket)
+	if status := ask[broker.Status](t, b, broker.MethodStatus, nil); status.PID != os.Getpid() {
+		t.Errorf("%+v", status)
+	}
+}
+
+// guard: closeOldestLocked.
+func TestAgainstManyUsersThoseWhoCameLastKeepTheirSockets(t *testing.T) {
+	needsRoot(t)
+	left, err := broker.OpenDoors(brokertest.Socket(t), 3, 10, 11, 12, 10, 13, 14)
+	if must(t, err); !slices.Equal(left, []string{"10", "13", "14"}) {
+		t.Errorf("sockets of %v, want those of 10, 13 and 14", left)
+	}
+}
+
+// guard: CheckPrivate in newDoors.
+func TestAHostileFolderOfUsersSocketsIsLeftAlone(t *testing.T) {
+	for name, set := range map[string]func(x trap, folder string) error{
+		"a link": func(x trap, folder string) error { return os.Symlink(x.folder, folder) },
+		"a folder others can write": func(_ trap, folder string) error {
+			return errors.Join(os.Mkdir(folder, 0o777), os.Chmod(folder, 0o777))
+		},
+		"a sticky folder, like /tmp's": func(_ trap, folder string) error {
+			return errors.Join(os.Mkdir(folder, 0o777), os.Chmod(folder, 0o777|fs.ModeSticky))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := setTrap(t)
+			folder := filepath.Dir(socket.Door(x.socket, 0))
+			must(t, set(x, folder))
+			defer os.Remove(folder)
+			b := brokertest.StartWith(t, broker.Config{Socket: x.socket})
+			ask[broker.Status](t, b, broker.MethodStatus, nil)
+			if entries, err := os.ReadDir(folder); err != nil || len(entries) > 0 {
+				t.Errorf("in it: %v, %v", entries, err)
+			}
+			x.untouched(t)
+		})
+	}
+}

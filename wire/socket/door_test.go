@@ -1,0 +1,110 @@
+package socket_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/wire/socket"
+)
+
+// listenAt listens at a path, and returns a descriptor of the socket.
+func listenAt(t *testing.T, path string, backlog int) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, backlog))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// waits reports whether somebody waits in a listening socket's queue.
+func waits(t *testing.T, fd int) bool {
+	t.Helper()
+	got, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+	if err == unix.EAGAIN {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(got)
+	return true
+}
+
+func TestAClientWaitsAtTheSocketOfItsUserIfItCan(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		set  func(t *testing.T, door string) (fd int) // 0: nobody listens there
+		own  bool                                     // it connects there
+	}{
+		{"there is none", func(*testing.T, string) int { return 0 }, false},
+		{"there is one", func(t *testing.T, door string) int { return listenAt(t, door, 10) }, true},
+		{"the broker that made it was killed", func(t *testing.T, door string) int {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: door, Net: "unix"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.SetUnlinkOnClose(false)
+			l.Close()
+			return 0
+		}, false},
+		{"others could have made it", func(t *testing.T, door string) int {
+			if err := os.Chmod(filepath.Dir(door), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			return listenAt(t, door, 10)
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "b.sock")
+			door := socket.Door(path, uint32(os.Geteuid()))
+			if err := os.Mkdir(filepath.Dir(door), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			everybodys, own := listenAt(t, path, 10), test.set(t, door)
+			conn, _, err := socket.Connect(context.Background(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			if own != 0 && waits(t, own) != test.own {
+				t.Errorf("it waits at the user's socket: %v, want %v", !test.own, test.own)
+			}
+			if waits(t, everybodys) == test.own {
+				t.Errorf("it waits at everybody's: %v, want %v", test.own, !test.own)
+			}
+		})
+	}
+}
+
+// A user who floods the broker is in nobody's way but its own.
+func TestAClientWhoseUsersQueueIsFullDoesNotTakeAPlaceOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "b.sock")
+	door := socket.Door(path, uint32(os.Geteuid()))
+	if err := os.Mkdir(filepath.Dir(door), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	everybodys := listenAt(t, path, 10)
+	listenAt(t, door, 0) // room for one, see listen(2)
+	conn, _, err := socket.Connect(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, _, err := socket.Connect(context.Background(), path); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the second: %v, want %v", err, unix.EAGAIN)
+	}
+	if waits(t, everybodys) {
+		t.Error("somebody waits at everybody's")
+	}
+}
