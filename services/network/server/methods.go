@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// release serves network.MethodRelease.
+// release serves network.MethodRelease. It is recorded when it returns, unless that fails: then it is as soon as it can be, and the lease is over all the same.
 func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 	s.mu.Lock()
 	h, l, err := s.ownLocked(ctx, r.Lease)
@@ -21,17 +21,20 @@ func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
 		l.why = network.WhyReleased
 		s.leaveLocked(l)
 	}
-	s.unlock()
+	s.unlockUnrecorded()
 	if err == nil {
+		s.record.settle(ctx)
 		s.tellFacts(h)
 	}
 	return nil, err
 }
 
 // evict serves network.MethodEvict. It is no release: one of those may come again, when its lease is dying, and must not end what a witness keeps.
+// It is recorded as a release is.
 func (s *Server) evict(ctx context.Context, r network.LeaseRef) (any, error) {
+	defer s.record.settle(ctx)
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.unlockUnrecorded()
 	l := s.leases[r.Lease]
 	switch {
 	case l == nil || l.state == taken:

@@ -13,7 +13,7 @@
 //	holder.go     a session that has leases, and how its end is seen
 //	keeper.go     what keeps a lease beside its session: processes, and namespaces (space.go)
 //	methods.go    all other requests; inspect.go, watch.go, reload.go
-//	record.go     the record on disk, written anew (rewrite.go) by a walk over the table (walk.go)
+//	record.go     the record on disk, stored through memory (sheet.go), written anew (rewrite.go) by a walk over the table (walk.go)
 //	restore.go    the next instance reads it (reading.go, entry.go), or is in doubt (doubt.go)
 package server
 
@@ -185,7 +185,7 @@ func (s *Server) Close() error {
 // letGo closes what the table holds on to, when no callback comes any more.
 func (s *Server) letGo() {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.unlockUnrecorded()
 	for _, h := range s.holders {
 		h.gone = true
 		s.forgetLocked(h.handle)
@@ -207,8 +207,14 @@ func (s *Server) forgetLocked(handle *process.Handle, watches ...*watch.Watch) {
 	s.unneeded = append(s.unneeded, unneeded{handle, watches})
 }
 
-// unlock releases the mutex, and then lets go what is no longer needed.
+// unlock releases the mutex, and then lets go what is no longer needed and has what is over recorded soon.
 func (s *Server) unlock() {
+	s.unlockUnrecorded()
+	s.record.hurry()
+}
+
+// unlockUnrecorded is unlock for who has what is over recorded himself.
+func (s *Server) unlockUnrecorded() {
 	over := s.unneeded
 	s.unneeded = nil
 	s.mu.Unlock()
