@@ -62,6 +62,7 @@ func (s *Server) lease(ctx context.Context, r network.AllocateRequest) (network.
 func (s *Server) hold(ctx context.Context, l *lease) error {
 	recordErr := s.record.append(ctx, func() entry { return s.line(l) })
 	s.mu.Lock()
+	defer s.unlock()
 	var err error
 	switch {
 	case l.state == over:
@@ -73,14 +74,10 @@ func (s *Server) hold(ctx context.Context, l *lease) error {
 		err = wire.Errorf(wire.Unavailable, "cannot record the lease, so it is not given out: %v", recordErr)
 	default:
 		s.moveLocked(l, held)
+		s.changedLocked(l.holder)
 	}
 	if err != nil {
 		s.endLocked(l)
-	}
-	h := l.holder
-	s.unlock()
-	if err == nil {
-		s.tellFacts(h)
 	}
 	return err
 }

@@ -178,7 +178,7 @@ func TestRecordsOfOtherVersionsAreReadOrSetAside(t *testing.T) {
 	leavesNothing(t)
 	old := crashed(t, "10.9.0.0/24")
 	path := filepath.Join(old.dir, "leases.log")
-	text, err := os.ReadFile(path)
+	text, err := written(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,18 +225,21 @@ func TestTheCostOfAWriteDoesNotGrowWithTheLeasesHeld(t *testing.T) {
 	dir := folder(t)
 	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/16"), StateDir: dir, Limits: server.Limits{Session: 1 << 20}})
 	c := open(t, s.path)
-	// One lease in a record of few and of many: the file is the same, and grows by one line.
-	grows := func() (file uint64, by int64) {
-		var before, after unix.Stat_t
+	// One lease in a record of few and of many: the file is the same, and has one line more.
+	state := func() (file uint64, size int) {
+		var st unix.Stat_t
 		path := filepath.Join(dir, "leases.log")
-		if err := unix.Stat(path, &before); err != nil {
+		text, err := written(path)
+		if err := errors.Join(err, unix.Stat(path, &st)); err != nil {
 			t.Fatal(err)
 		}
+		return st.Ino, len(text)
+	}
+	grows := func() (file uint64, by int) {
+		before, had := state()
 		allocate(t, c, network.Request{})
-		if err := unix.Stat(path, &after); err != nil {
-			t.Fatal(err)
-		}
-		return after.Ino ^ before.Ino, after.Size - before.Size
+		after, has := state()
+		return after ^ before, has - had
 	}
 	for held, more := range map[int]int{10: 10, 900: 890} {
 		for range more {

@@ -2,8 +2,6 @@ package server
 
 import (
 	"bytes"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -33,7 +31,7 @@ const (
 	entrySuspect = "suspect" // Process is one
 )
 
-// An entry is one line of the record: the CRC-32 (IEEE) of a JSON object in 8 hexadecimal digits, a space, that object, and the end of the line.
+// An entry is one line of the record, which append writes field by field: the CRC-32 (IEEE) of a JSON object in 8 hexadecimal digits, a space, that object, and the end of the line.
 type entry struct {
 	Kind string `json:"kind"`
 
@@ -61,18 +59,6 @@ type entry struct {
 	Spaces      []space        `json:"namespaces,omitempty"` // further witnesses
 	Process     process.ID     `json:"process,omitzero"`
 	Space       space          `json:"namespace,omitzero"`
-}
-
-// encode returns e as a line.
-func (e entry) encode() []byte {
-	text, err := json.Marshal(e)
-	if err != nil { // no value of these types fails
-		panic(fmt.Sprintf("server: encode an entry: %v", err))
-	}
-	line := make([]byte, 0, len(text)+10)
-	line = hex.AppendEncode(line, binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(text)))
-	line = append(line, ' ')
-	return append(append(line, text...), '\n')
 }
 
 // decode reads a line, without its end.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
+	"os"
 )
 
 // Waiting returns how many requests wait for an address.
@@ -38,7 +39,28 @@ func Seal(text []byte) []byte {
 	return fmt.Appendf(nil, "%08x %s", crc32.ChecksumIEEE(text), text)
 }
 
-func Encode(e Entry) []byte { return e.encode() }
+func Encode(e Entry) []byte { return e.append(nil) }
+
+// A Sheet is a file that is written through memory.
+type Sheet struct{ *sheet }
+
+func OpenSheet(path string) (Sheet, error) {
+	s, err := openSheet(path, os.O_CREATE)
+	return Sheet{s}, err
+}
+
+func (s Sheet) Grow(to int64) error             { return s.grow(to) }
+func (s Sheet) Put(at int64, text []byte) error { return s.put(at, text) }
+func (s Sheet) Check() error                    { return s.check() }
+func (s Sheet) Close() error                    { return s.close() }
+
+// ErrLost is why a Sheet cannot be written.
+var ErrLost = errLost
+
+// Sign is what is written of a record's length.
+func Sign(boot string, generation, size int64) string {
+	return string(sign{boot: boot, generation: generation, size: size}.append(nil))
+}
 
 // ReadLines reads a record that has no sign, and returns the leases in it and what is wrong with it.
 func ReadLines(text []byte, boot string) ([]Entry, error) {

@@ -26,8 +26,6 @@ type holder struct {
 	client network.Holder
 	err    error // why it cannot be a holder
 
-	telling sync.Mutex // one at a time tells the session what it holds
-
 	// The Server's mutex guards these:
 	gone     bool
 	onSocket *watch.Watch

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,7 +155,7 @@ func (s *service) end() {
 }
 
 // start starts a service in this process that ends with the test.
-func start(t *testing.T, c server.Config) *service {
+func start(t testing.TB, c server.Config) *service {
 	t.Helper()
 	if c.StateDir == "" {
 		c.StateDir = filepath.Join(folder(t), "state")
@@ -167,7 +168,7 @@ func start(t *testing.T, c server.Config) *service {
 	return s
 }
 
-func networks(t *testing.T, texts ...string) []server.Network {
+func networks(t testing.TB, texts ...string) []server.Network {
 	t.Helper()
 	var list []server.Network
 	for _, text := range texts {
@@ -189,7 +190,7 @@ func dial(path string) (*session.Session, error) {
 	return session.New(conn, session.Config{Endpoint: network.Endpoint, Opener: true, Lane: true})
 }
 
-func open(t *testing.T, path string) *session.Session {
+func open(t testing.TB, path string) *session.Session {
 	t.Helper()
 	s, err := dial(path)
 	if err != nil {
@@ -199,13 +200,13 @@ func open(t *testing.T, path string) *session.Session {
 	return s
 }
 
-func within(t *testing.T, d time.Duration) context.Context {
+func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func allocate(t *testing.T, s *session.Session, r network.Request) *network.Lease {
+func allocate(t testing.TB, s *session.Session, r network.Request) *network.Lease {
 	t.Helper()
 	l, err := network.Allocate(within(t, patience), s, r)
 	if err != nil {
@@ -625,6 +626,28 @@ func limitFiles(t *testing.T, c *child, size uint64) {
 	if err := unix.Prlimit(c.pid(), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: unix.RLIM_INFINITY}, nil); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// fillRecord has a service write its record until there is no room left in it, for leases with as much to say as one without a hostname.
+func fillRecord(t *testing.T, c *client.Session) {
+	t.Helper()
+	for {
+		l, err := network.Allocate(within(t, patience), c, network.Request{})
+		if err == nil {
+			err = l.Release(within(t, patience))
+		} else if errors.Is(err, wire.Unavailable) && strings.Contains(err.Error(), "cannot record the lease") {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// written returns what a service has written into a file of its record: what is behind that is zeros.
+func written(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	return bytes.TrimRight(text, "\x00"), err
 }
 
 // folder returns a new folder, with a path that is short enough for a socket in it, which t.TempDir's may not be.

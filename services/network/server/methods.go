@@ -13,25 +13,27 @@ import (
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// release serves network.MethodRelease.
+// release serves network.MethodRelease. It is recorded when it returns, unless that fails: then it is as soon as it can be, and the lease is over all the same.
 func (s *Server) release(ctx context.Context, r network.LeaseRef) (any, error) {
+	defer s.record.settle(ctx)
 	s.mu.Lock()
+	defer s.unlockUnrecorded()
 	h, l, err := s.ownLocked(ctx, r.Lease)
-	if err == nil {
-		l.why = network.WhyReleased
-		s.leaveLocked(l)
+	if err != nil {
+		return nil, err
 	}
-	s.unlock()
-	if err == nil {
-		s.tellFacts(h)
-	}
-	return nil, err
+	l.why = network.WhyReleased
+	s.leaveLocked(l)
+	s.changedLocked(h)
+	return nil, nil
 }
 
 // evict serves network.MethodEvict. It is no release: one of those may come again, when its lease is dying, and must not end what a witness keeps.
+// It is recorded as a release is.
 func (s *Server) evict(ctx context.Context, r network.LeaseRef) (any, error) {
+	defer s.record.settle(ctx)
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.unlockUnrecorded()
 	l := s.leases[r.Lease]
 	switch {
 	case l == nil || l.state == taken:
@@ -69,20 +71,17 @@ func (s *Server) ownLocked(ctx context.Context, id string) (*holder, *lease, err
 // withdraw serves network.MethodWithdraw: its caller has never seen the lease, so no witness keeps it.
 func (s *Server) withdraw(ctx context.Context, r network.Withdrawal) error {
 	s.mu.Lock()
+	defer s.unlock()
 	h := s.holders[services.FromContext(ctx)]
-	var found bool
-	if h != nil {
-		for _, l := range slices.Clone(h.leases) {
-			if l.token == r.Token {
-				l.why = network.WhyWithdrawn
-				s.endLocked(l)
-				found = true
-			}
-		}
+	if h == nil {
+		return nil
 	}
-	s.unlock()
-	if found {
-		s.tellFacts(h)
+	for _, l := range slices.Clone(h.leases) {
+		if l.token == r.Token {
+			l.why = network.WhyWithdrawn
+			s.endLocked(l)
+			s.changedLocked(h)
+		}
 	}
 	return nil
 }
@@ -267,30 +266,4 @@ func unknownNetwork(name string, there map[string]*segment) error {
 		return wire.Errorf(wire.NotFound, "no network %s%s", name, meant)
 	}
 	return wire.Errorf(wire.NotFound, "no network %s: there is %s", name, strings.Join(names[:min(len(names), maxNamed)], ", "))
-}
-
-// factName is the fact that says what a session holds, for whoever inspects it.
-const factName = "lease"
-
-// tellFacts attaches to a session what it holds: all that fits into one fact.
-func (s *Server) tellFacts(h *holder) {
-	h.telling.Lock() // so that what is told last is what was last true
-	defer h.telling.Unlock()
-	s.mu.Lock()
-	var text string
-	for _, l := range h.leases {
-		if l.state != held {
-			continue
-		}
-		one := strings.TrimRight(l.segment.Name+" "+l.addresses[0].Addr().String()+" "+l.hostname, " ")
-		if text != "" {
-			one = text + "; " + one
-		}
-		if len(one) > wire.MaxFact {
-			break
-		}
-		text = one
-	}
-	s.mu.Unlock()
-	_ = h.session.SetFact(factName, text) // one more fact than fits, of somebody else, is no reason to fail
 }

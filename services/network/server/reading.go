@@ -30,9 +30,16 @@ type sign struct {
 	size       int64
 }
 
-// encode returns the sign in a length that is always the same, so that it is written over in place.
-func (s sign) encode() []byte {
-	return fmt.Appendf(nil, "%s %020d %020d\n", s.boot, s.generation, s.size)
+// append appends the sign to b, in a length that is always the same, so that it is written over in place.
+func (s sign) append(b []byte) []byte {
+	b = append(b, s.boot...)
+	for _, n := range []int64{s.generation, s.size} { // as "%020d" does
+		b = append(b, " 00000000000000000000"...)
+		for at := len(b) - 1; n > 0; at, n = at-1, n/10 {
+			b[at] = byte('0' + n%10)
+		}
+	}
+	return append(b, '\n')
 }
 
 // readSigns returns the signs in a file. It has not found any if there is no file or they are of another boot. One that is malformed is left out.
@@ -118,6 +125,10 @@ func readLines(path string, file io.Reader, boot string, signs []sign) (*reading
 	for number := 1; ; number++ {
 		line, err := lines.ReadSlice('\n')
 		size += int64(len(line))
+		if len(line) > 0 && line[0] == 0 {
+			size -= int64(len(line))
+			break // nothing was written there, or not to the end: the first byte of a line is stored last
+		}
 		if err == io.EOF {
 			break // what may be left is a line without its end
 		}

@@ -131,6 +131,7 @@ func (s *Server) settle(h *holder, l *lease, former process.ID, secret string, r
 			l.keepers = slices.Delete(l.keepers, i, i+1)
 			s.dropLocked(k, l)
 		}
+		s.changedLocked(h)
 	}
 	info := l.reply(secret, s.conf.Socket)
 	s.unlock()
@@ -140,6 +141,5 @@ func (s *Server) settle(h *holder, l *lease, former process.ID, secret string, r
 	case recordErr != nil:
 		return network.LeaseInfo{}, wire.Errorf(wire.Unavailable, "cannot record that lease %s was reclaimed: %v", l.id, recordErr)
 	}
-	s.tellFacts(h)
 	return info, nil
 }

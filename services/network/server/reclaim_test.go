@@ -312,6 +312,7 @@ func TestAReclaimThatCannotBeRecordedChangesNothing(t *testing.T) {
 	until(t, "it is its witness's", func() bool { return list(t, c)[0].State == network.StateDying })
 	again := network.Request{Reclaim: l.Claim(), Witness: second.pidfd()}
 	limitFiles(t, s.now, 1)
+	fillRecord(t, c)
 	if _, err := network.Allocate(within(t, patience), c, again); !errors.Is(err, wire.Unavailable) {
 		t.Errorf("it says %v", err)
 	}

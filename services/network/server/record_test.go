@@ -141,7 +141,7 @@ func TestADamagedRecordIsSaidAndHoldsBackWhatItCannotTell(t *testing.T) {
 	record := func(dir string) string { return filepath.Join(dir, "leases.log") }
 	edit := func(change func([]byte) []byte) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
-			text, err := os.ReadFile(record(dir))
+			text, err := written(record(dir))
 			if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) == 4 && bytes.Equal(lines[1], lines[2]) {
 				text = text[:len(text)-len(lines[2])] // the hold stands there twice if the record was begun while it was made
 			}
@@ -165,6 +165,9 @@ func TestADamagedRecordIsSaidAndHoldsBackWhatItCannotTell(t *testing.T) {
 		{"cut after a line", edit(func(text []byte) []byte { return text[:bytes.IndexByte(text, '\n')+1] }), false},
 		{"garbled head", edit(func(text []byte) []byte { text[20] ^= 1; return text }), true},
 		{"garbled lease", edit(func(text []byte) []byte { text[len(text)-20] ^= 1; return text }), false},
+		{"zeros for the last line", edit(func(text []byte) []byte { clear(text[bytes.LastIndexByte(text[:len(text)-1], '\n')+1:]); return text }), false},
+		{"a zero for a line's first byte", edit(func(text []byte) []byte { text[bytes.IndexByte(text, '\n')+1] = 0; return text }), false},
+		{"zeros for all", edit(func(text []byte) []byte { clear(text); return text }), false},
 		{"no end of the last line", edit(func(text []byte) []byte { text[len(text)-1] = 'x'; return text }), false},
 		{"garbage", edit(func(text []byte) []byte { return bytes.Repeat([]byte{0, 0xff, '\n', 'x'}, 50_000) }), false},
 		{"garbage at its end", edit(func(text []byte) []byte { return append(text, "what is this\n"...) }), true},
@@ -228,7 +231,22 @@ func TestWhatIsNormalIsNotSaid(t *testing.T) {
 		setUp func(t *testing.T, old crash)
 	}{
 		{"a first start", func(t *testing.T, old crash) { os.RemoveAll(old.dir) }},
-		{"killed within a write", func(t *testing.T, old crash) {
+		{"killed within a store", func(t *testing.T, old crash) {
+			path := filepath.Join(old.dir, "leases.log")
+			text, err := written(path)
+			file, openErr := os.OpenFile(path, os.O_WRONLY, 0)
+			if err := errors.Join(err, openErr); err != nil {
+				t.Fatal(err)
+			}
+			file.WriteAt([]byte("234abcd {\"kind\":\"hold\"}\n"), int64(len(text)+1)) // all but its first byte
+			file.Close()
+		}},
+		{"killed within a write, by a program that writes so", func(t *testing.T, old crash) {
+			path := filepath.Join(old.dir, "leases.log")
+			text, err := written(path)
+			if err := errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
+				t.Fatal(err)
+			}
 			file, err := os.OpenFile(filepath.Join(old.dir, "leases.log"), os.O_APPEND|os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -306,6 +324,7 @@ func TestALeaseThatCannotBeRecordedIsNotGivenOut(t *testing.T) {
 		}
 	}
 	limitFiles(t, s, 100) // as a full disk
+	fillRecord(t, c)
 	fails("no room")
 	limitFiles(t, s, unix.RLIM_INFINITY)
 	works("room again")
@@ -433,8 +452,13 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add(whole)
 	f.Add(whole[:len(whole)-5])
 	f.Add([]byte("\n\n"))
+	f.Add(append(bytes.Clone(whole), make([]byte, 100)...))
+	f.Add(append(append(bytes.Clone(whole), 0), whole...))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		holds, damage := server.ReadLines(text, "b")
+		if end := bytes.Index(append([]byte("\n"), text...), []byte("\n\x00")); end >= 0 { // a zero where a line would begin is the end
+			text = text[:end]
+		}
 		if damage == nil && len(text) > 0 && text[len(text)-1] != '\n' {
 			t.Errorf("a record without an end is whole: %q", text)
 		}

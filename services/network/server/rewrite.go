@@ -12,30 +12,35 @@ import (
 // They are variables for tests.
 var copySlack, copyStep = 1024, 64
 
-// A roll is one file of a record, as long as it is used.
+// A roll is one file of a record, as long as it is used. Behind its last line are zeros.
 type roll struct {
-	file       *os.File // for appending
-	info       os.FileInfo
+	*sheet
 	generation int64
-	size       int64
+	size       int64 // of the lines
 	lines      int
 }
 
-// append writes entries in one write. If that fails, cut takes away what was written of them.
+// append writes entries, all or, if that fails, none. Where it fails with errLost, none that came before may be in the file any more.
 func (f *roll) append(entries []entry) error {
-	var text []byte
+	text := make([]byte, 0, 512*len(entries))
 	for _, e := range entries {
-		text = append(text, e.encode()...)
+		text = e.append(text)
 	}
-	if _, err := f.file.Write(text); err != nil {
+	end := f.size + int64(len(text))
+	err := f.check()
+	if err == nil && f.grow(end-end%sheetStep+sheetStep) != nil {
+		err = f.grow(end) // the disk may have room for this at least
+	}
+	if err == nil {
+		err = f.put(f.size, text)
+	}
+	if err != nil {
 		return err
 	}
-	f.size += int64(len(text))
+	f.size = end
 	f.lines += len(entries)
 	return nil
 }
-
-func (f *roll) cut() error { return f.file.Truncate(f.size) }
 
 // A copying is the roll that is to take the place of the one in use. It is written from the table some leases at a time, and others write to the record between, so
 // that nobody waits for longer than a step takes, however many leases there are. What is written to the record meanwhile comes into it with the next step. At no moment
@@ -48,13 +53,16 @@ type copying struct {
 
 func (r *record) nextPath() string { return r.path() + ".new" }
 
+// tooLong reports whether the record is to be written anew because of what is over.
+func (r *record) tooLong() bool { return r.next == nil && r.now != nil && r.now.lines > r.limit }
+
 // shorten does one step of writing the record anew, if that is to be done.
 func (r *record) shorten() error {
 	r.mu.Lock()
 	anew := r.anew
 	r.anew = false
 	r.mu.Unlock()
-	if anew || r.next == nil && r.now != nil && r.now.lines > r.limit {
+	if anew || r.tooLong() {
 		if err := r.begin(anew); err != nil {
 			return err
 		}
@@ -86,14 +94,11 @@ func (r *record) begin(wanted bool) error {
 	if err := os.Remove(r.nextPath()); err != nil && !errors.Is(err, fs.ErrNotExist) { // whatever an earlier instance, or somebody else, left there
 		return r.fail(err)
 	}
-	file, err := openRegular(r.nextPath(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
-	if err != nil {
+	var err error
+	if r.next.sheet, err = openSheet(r.nextPath(), os.O_CREATE|os.O_EXCL); err != nil {
 		return r.fail(err)
 	}
-	r.next.file, r.next.generation = file, time.Now().UnixNano()
-	if r.next.info, err = file.Stat(); err != nil {
-		return r.fail(err)
-	}
+	r.next.generation = time.Now().UnixNano()
 	head := entry{Kind: entryHead, Version: recordVersion, Boot: r.boot, Generation: r.next.generation}
 	if err := r.next.append(append([]entry{head}, r.table.beginCopy()...)); err != nil {
 		return r.fail(err)
@@ -120,10 +125,7 @@ func (r *record) proceed() error {
 	r.close()
 	r.now, r.next = &r.next.roll, nil
 	r.limit = 2*r.now.lines + copySlack
-	if r.note != nil { // it may have been removed with the record, so it is opened by its path again
-		defer r.note.Close()
-		r.note = nil
-	}
+	r.closeNote() // it may have been removed with the record, so it is opened by its path again
 	r.sign()
 	return nil
 }
@@ -146,8 +148,8 @@ func (r *record) abandon() (err error) {
 	if r.next == nil {
 		return nil
 	}
-	if r.next.file != nil {
-		err = errors.Join(r.next.file.Close(), os.Remove(r.nextPath()))
+	if r.next.sheet != nil {
+		err = errors.Join(r.next.close(), os.Remove(r.nextPath()))
 	}
 	r.next = nil
 	return err

@@ -12,8 +12,8 @@
 //	allocate.go   a request becomes a wish (wish.go), which is fulfilled, waits or meets an obstacle (refusal.go); reclaim.go
 //	holder.go     a session that has leases, and how its end is seen
 //	keeper.go     what keeps a lease beside its session: processes, and namespaces (space.go)
-//	methods.go    all other requests; inspect.go, watch.go, reload.go
-//	record.go     the record on disk, written anew (rewrite.go) by a walk over the table (walk.go)
+//	methods.go    all other requests; inspect.go, watch.go, reload.go; facts.go
+//	record.go     the record on disk, stored through memory (sheet.go), written anew (rewrite.go) by a walk over the table (walk.go)
 //	restore.go    the next instance reads it (reading.go, entry.go), or is in doubt (doubt.go)
 package server
 
@@ -70,6 +70,8 @@ type Server struct {
 
 	counters *counters
 
+	changed chan struct{} // sent to when a session is to be told what it holds
+
 	renewing sync.Mutex // what is read last is applied last
 
 	mu       sync.Mutex
@@ -85,6 +87,7 @@ type Server struct {
 	spaces   spaces
 	unneeded []unneeded
 	feed     *ring.Ring[*network.Change] // for those who watch
+	untold   map[*holder]struct{}        // what they hold has changed
 }
 
 // unneeded is what is let go once the mutex is.
@@ -103,6 +106,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		conf: c, log: c.Logger, uid: uint32(os.Geteuid()), began: time.Now(), limits: c.Limits.withDefaults(),
 		segments: map[string]*segment{}, leases: map[string]*lease{}, byUID: map[uint32]int{}, holders: map[*session.Session]*holder{},
+		changed: make(chan struct{}, 1), untold: map[*holder]struct{}{},
 		spaces: spaces{}, walks: map[*walk]struct{}{}, counters: newCounters(c.Networks), feed: ring.New[*network.Change](keptChanges),
 	}
 	if s.log == nil {
@@ -155,6 +159,7 @@ func (s *Server) begin() error {
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
 	s.own.Go(func() { s.record.tend(ctx) })
+	s.own.Go(func() { s.tellFacts(ctx) })
 	if s.news != nil {
 		s.own.Go(func() { s.hear(ctx) })
 	}
@@ -188,7 +193,7 @@ func (s *Server) Close() error {
 // letGo closes what the table holds on to, when no callback comes any more.
 func (s *Server) letGo() {
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.unlockUnrecorded()
 	for _, h := range s.holders {
 		h.gone = true
 		s.forgetHolderLocked(h)
@@ -214,8 +219,14 @@ func (s *Server) forgetHolderLocked(h *holder) {
 	h.onSocket, h.process = nil, nil
 }
 
-// unlock releases the mutex, and then lets go what is no longer needed.
+// unlock releases the mutex, and then lets go what is no longer needed and has what is over recorded soon.
 func (s *Server) unlock() {
+	s.unlockUnrecorded()
+	s.record.hurry()
+}
+
+// unlockUnrecorded is unlock for who has what is over recorded himself.
+func (s *Server) unlockUnrecorded() {
 	over := s.unneeded
 	s.unneeded = nil
 	s.mu.Unlock()

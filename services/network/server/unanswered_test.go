@@ -57,10 +57,10 @@ func unansweredAt(t *testing.T, n int, again func(t *testing.T, path string, kep
 	witness := run(t, "holder", path) // which lives to the end
 	tr.armed.Store(true)
 	_, err := network.Allocate(within(t, patience), s, network.Request{Hostname: "web", Witness: witness.pidfd()})
-	if !tr.killed() {
+	if err == nil { // whatever it does after that
 		return false, false
 	}
-	if !errors.Is(err, wire.Interrupted) {
+	if !tr.killed() || !errors.Is(err, wire.Interrupted) {
 		t.Fatalf("killed at change %d: %v", n, err)
 	}
 	<-tr.over
