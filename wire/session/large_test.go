@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
 )
@@ -52,6 +54,54 @@ func TestLargeValuesTravelBothWaysAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// A seen is a value that counts how often it is encoded.
+type seen struct {
+	text  string
+	times *atomic.Int32
+}
+
+func (v seen) EncodeMsgpack(e *msgpack.Encoder) error {
+	v.times.Add(1)
+	return e.EncodeString(v.text)
+}
+
+// guard: lastLarge in encodeInTurn, before and within the turn, and crowded in wasLarge. Else each is encoded in vain, beside the one that waits to leave.
+func TestALargeReplyThatIsKnownToBeOneIsNotEncodedBeforeThereIsRoom(t *testing.T) {
+	const large = 3 << 20
+	for name, sizes := range map[string][]int{
+		"large ones":              {large, large, large, large, large, large, large, large},
+		"large ones among others": {large, 1, large, 1, large, 1, large, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var times atomic.Int32
+			var begun sync.WaitGroup
+			begun.Add(len(sizes))
+			c, _ := both(t, handler{methods: methods{"large": func(_ context.Context, m *session.Message) (any, error) {
+				var n int
+				if err := m.Decode(&n); err != nil {
+					return nil, err
+				}
+				begun.Done()
+				begun.Wait()
+				return seen{strings.Repeat("x", n), &times}, nil
+			}}})
+			var all sync.WaitGroup
+			for _, n := range sizes {
+				all.Go(func() {
+					var reply string
+					if err := c.Call(within(t, 20*time.Second), "large", n, &reply); err != nil || len(reply) != n {
+						t.Errorf("%d bytes: %d bytes, %v", n, len(reply), err)
+					}
+				})
+			}
+			all.Wait()
+			if got := int(times.Load()); got != len(sizes) {
+				t.Errorf("%d replies are encoded %d times", len(sizes), got)
+			}
+		})
+	}
 }
 
 // Large calls that are given up on their way there, in the handler and on their way back leave nothing, and take no credit with them.

@@ -16,8 +16,8 @@ const maxLargeReplies = 4
 // shortReply is how long a reply is, in bytes, that callCost pays for.
 const shortReply = 1 << 10
 
-// maxEncoding is how many replies are being encoded at a time, of which nobody knows before how large they are.
-const maxEncoding = 2
+// maxEncoding is how many replies are being encoded at a time, of which nobody knows before how large they are: with one that waits to leave, two are in memory.
+const maxEncoding = 1
 
 // replyWait is how long replies may wait for a peer that takes none before it is ended.
 const replyWait = 10 * time.Second
@@ -89,8 +89,12 @@ func (s *Session) encodeInTurn(m *Message, reply any, err error) (r encoded, res
 			err = wire.Errorf(wire.OverQuota, "a reply of %d bytes: the session has had no room for it for %v: read other replies and streams first", size, replyWait)
 		}
 		s.encoding <- struct{}{}
+		if err == nil && s.lastLarge(m.Method) > reserved { // as whoever had the turn before has found
+			<-s.encoding
+			continue
+		}
 		r = s.encode(m.id, m.Method, reply, err)
-		s.wasLarge(m.Method, len(r.large))
+		s.wasLarge(m.Method, len(r.large), reserved)
 		<-s.encoding
 		size = len(r.large) + len(r.frame.Body)
 		if size <= max(reserved, shortReply) || s.ctx.Err() != nil {
@@ -111,8 +115,11 @@ func (s *Session) lastLarge(method string) int {
 }
 
 // wasLarge notes how long the reply of a method was, 0 for one that was not large. The session knows maxSlow methods of large replies, and forgets them all when
-// there are more.
-func (s *Session) wasLarge(method string, size int) {
+// there are more. What it knows it does not forget while others than this one, which has reserved so much, wait.
+func (s *Session) wasLarge(method string, size, reserved int) {
+	if size == 0 && s.held.crowded(reserved) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
