@@ -49,6 +49,9 @@ type Config struct {
 // patience is how long the machine waits for what must come. It measures nothing with it.
 const patience = 60 * time.Second
 
+// soon is within what time everybody gets on without a failure when there are no more faults: a service that was asked to stop lets its sessions end for 1 s, reports for 1 s, and is started again.
+const soon = 10 * time.Second
+
 // A machine is one run.
 type machine struct {
 	Config
