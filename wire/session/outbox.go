@@ -75,7 +75,7 @@ type outbox struct {
 	mu      sync.Mutex
 	link    link
 	queue   []*outgoing
-	facts   *outgoing // the last frame of facts
+	facts   *outgoing // a frame of facts that waits
 	bytes   int
 	room    bell        // rings when the queue has shrunk
 	writing bool        // or direct
@@ -151,7 +151,7 @@ func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
 func (o *outbox) pushFacts(f wire.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.facts != nil && !o.facts.taken && slices.Contains(o.queue, o.facts) {
+	if o.facts != nil && slices.Contains(o.queue, o.facts) {
 		o.bytes += len(f.Body) - len(o.facts.frame.Body)
 		o.facts.frame = f
 		return
@@ -329,6 +329,9 @@ func (o *outbox) take() []*outgoing {
 		}
 		size += wire.HeaderSize + len(m.frame.Body)
 		m.taken = true
+		if m == o.facts {
+			o.facts = nil
+		}
 		n++
 		if len(m.files) > 0 {
 			break

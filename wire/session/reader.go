@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/wire"
@@ -13,8 +14,8 @@ const (
 	quick = 50 * time.Microsecond
 	// readerWait is how long a handler may keep the reader from reading.
 	readerWait = 5 * time.Millisecond
-	// maxSlow is how many methods a session knows to be slow. It forgets them all when there are more.
-	maxSlow = 256
+	// maxSlow is how many methods a session knows to be slow, or to have large replies. It forgets them all when there are more.
+	maxSlow = 64
 )
 
 // A reader is the part of a session that reads its message channel. One goroutine at a time does. It serves a request itself, as waking another goroutine costs
@@ -33,14 +34,14 @@ const (
 //
 // The session's mutex guards it.
 type reader struct {
-	handling *Message            // what is being served by the reader; nil: it reads
-	since    time.Time           // when that began
-	ending   bool                // nothing is served here any more: somebody waits for the session's end
-	held     time.Duration       // how long handlers have kept the reader from reading, in all
-	watching bool                // the timer runs, for this request or an earlier one
-	timer    *time.Timer         // nil until it runs for the first time
-	slow     map[string]struct{} // methods that were not quick the last time
-	method   string              // of the last message; only who reads uses it, and without the mutex
+	handling *Message      // what is being served by the reader; nil: it reads
+	since    time.Time     // when that began
+	ending   bool          // nothing is served here any more: somebody waits for the session's end
+	held     time.Duration // how long handlers have kept the reader from reading, in all
+	watching bool          // the timer runs, for this request or an earlier one
+	timer    *time.Timer   // nil until it runs for the first time
+	slow     []string      // methods that were not quick the last time: few, so that a map would be larger and no faster
+	method   string        // of the last message; only who reads uses it, and without the mutex
 }
 
 // beginReading starts the first reader.
@@ -135,7 +136,7 @@ func (s *Session) serveHere(m *Message) (reads bool) {
 // hereLocked reports whether a request is to be served by the reader, which then is handling it.
 func (s *Session) hereLocked(m *Message) bool {
 	r := &s.reader
-	if _, slow := r.slow[m.Method]; slow || m.large || r.ending {
+	if slices.Contains(r.slow, m.Method) || m.large || r.ending {
 		return false
 	}
 	r.handling, r.since = m, time.Now()
@@ -208,16 +209,16 @@ func (r *reader) doneLocked() {
 
 // tookLocked notes how long a handler of a method took.
 func (r *reader) tookLocked(method string, took time.Duration) {
-	if took <= quick {
-		if len(r.slow) > 0 {
-			delete(r.slow, method)
-		}
-		return
+	i := slices.Index(r.slow, method)
+	switch {
+	case took <= quick && i >= 0:
+		r.slow = slices.Delete(r.slow, i, i+1)
+	case took <= quick || i >= 0:
+	case len(r.slow) == maxSlow:
+		r.slow = []string{method}
+	default:
+		r.slow = append(r.slow, method)
 	}
-	if r.slow == nil || len(r.slow) == maxSlow {
-		r.slow = map[string]struct{}{}
-	}
-	r.slow[method] = struct{}{}
 }
 
 // pump passes what comes to yamux, where that carries the message channel too.

@@ -16,9 +16,6 @@ const maxLargeReplies = 4
 // shortReply is how long a reply is, in bytes, that callCost pays for.
 const shortReply = 1 << 10
 
-// maxEncoding is how many replies are being encoded at a time, of which nobody knows before how large they are: with one that waits to leave, two are in memory.
-const maxEncoding = 1
-
 // replyWait is how long replies may wait for a peer that takes none before it is ended.
 const replyWait = 10 * time.Second
 
@@ -88,14 +85,14 @@ func (s *Session) encodeInTurn(m *Message, reply any, err error) (r encoded, res
 		} else if size > reserved && err == nil {
 			err = wire.Errorf(wire.OverQuota, "a reply of %d bytes: the session has had no room for it for %v: read other replies and streams first", size, replyWait)
 		}
-		s.encoding <- struct{}{}
+		s.encoding.Lock()
 		if err == nil && s.lastLarge(m.Method) > reserved { // as whoever had the turn before has found
-			<-s.encoding
+			s.encoding.Unlock()
 			continue
 		}
 		r = s.encode(m.id, m.Method, reply, err)
 		s.wasLarge(m.Method, len(r.large), reserved)
-		<-s.encoding
+		s.encoding.Unlock()
 		size = len(r.large) + len(r.frame.Body)
 		if size <= max(reserved, shortReply) || s.ctx.Err() != nil {
 			return r, reserved

@@ -85,7 +85,7 @@ type Session struct {
 	setting  sync.Mutex     // of facts
 	arriving sync.WaitGroup // large replies that are being received
 	opening  atomic.Int64   // streams that are being opened
-	encoding chan struct{}  // replies that are being encoded
+	encoding sync.Mutex     // of a reply: nobody knows before how large it is, and with one that waits to leave two are in memory
 	stats    stats
 
 	released atomic.Bool // the transport was let go here
@@ -195,8 +195,6 @@ func create(under net.Conn, c Config) *Session {
 		calls:   newCredit(c.Send.Calls, c.Send),
 		oneWay:  newCredit(c.Send.OneWay, c.Send.OfOneWay()),
 		serving: map[uint32]*Message{},
-
-		encoding: make(chan struct{}, maxEncoding),
 	}
 	ctx := context.WithValue(context.Background(), sessionKey{}, s)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
