@@ -27,7 +27,7 @@ import (
 // trappedCalls are the system calls by which the files of a record are changed, the one before each store into them, and those by which a service answers.
 var trappedCalls = []uint32{
 	unix.SYS_OPENAT, unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT,
-	unix.SYS_FSTAT, unix.SYS_SENDMSG,
+	unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_WRITEV,
 }
 
 // layTrap has this process wait at the entry to each of the trapped calls until whoever has the listener lets it go on: seccomp_unotify(2). The listener is one of
@@ -160,7 +160,7 @@ func (tr *trap) ioctl(request uintptr, arg unsafe.Pointer) error {
 // changes reports whether a call is about the service's state, or an answer.
 func (tr *trap) changes(n notification) bool {
 	switch n.nr {
-	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSTAT, unix.SYS_SENDMSG:
+	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_WRITEV:
 		link := fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0])
 		to, err := os.Readlink(link)
 		ours := err == nil && strings.HasPrefix(to, tr.state)
