@@ -79,9 +79,21 @@ func TestAClientConnectsAtTheSocketOfItsOwn(t *testing.T) {
 // guard: closeOldestLocked.
 func TestAgainstManyUsersThoseWhoCameLastKeepTheirSockets(t *testing.T) {
 	needsRoot(t)
-	left, err := broker.OpenDoors(brokertest.Socket(t), 3, 10, 11, 12, 10, 13, 14)
-	if must(t, err); !slices.Equal(left, []string{"10", "13", "14"}) {
-		t.Errorf("sockets of %v, want those of 10, 13 and 14", left)
+	for _, test := range []struct {
+		name string
+		most int
+		came []uint32
+		want []string
+	}{
+		{"the latest", 3, []uint32{10, 11, 12, 10, 13, 14}, []string{"10", "13", "14"}},
+		{"and root, however long ago it came", 3, []uint32{0, 10, 11, 12, 13}, []string{"0", "12", "13"}},
+		{"root alone, where there are no descriptors for more", 1, []uint32{0, 10, 11}, []string{"0"}},
+		{"root also where there are none at all", 0, []uint32{0, 10}, []string{"0"}},
+	} {
+		left, err := broker.OpenDoors(brokertest.Socket(t), test.most, test.came...)
+		if must(t, err); !slices.Equal(left, test.want) {
+			t.Errorf("%s: sockets of %v, want %v", test.name, left, test.want)
+		}
 	}
 }
 
