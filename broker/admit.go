@@ -87,8 +87,8 @@ func (b *Broker) letIn(uid uint32) {
 	}
 	if d != nil {
 		b.work.Go(func() {
-			defer d.reserve.Close()
 			b.serveAt(d)
+			d.reserve.Close() // accept may have made another one
 		})
 	}
 }

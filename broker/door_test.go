@@ -7,12 +7,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
@@ -121,4 +123,40 @@ func TestAHostileFolderOfUsersSocketsIsLeftAlone(t *testing.T) {
 			x.untouched(t)
 		})
 	}
+}
+
+// accept gives up the descriptor in reserve and makes another one: that is the one to close.
+func TestADoorThatWasShortOfDescriptorsLeavesNoneOpen(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what was forgotten
+	before := nulls(t)
+	b := brokertest.Start(t)
+	own := socket.Door(b.Socket, uint32(os.Geteuid()))
+	until(t, "there is a socket of its own", func() bool { _, err := os.Lstat(own); return err == nil })
+	restore := leaving(t, 1)
+	conn, err := net.Dial("unix", own) // the broker has none for it, and turns it away
+	if err == nil {
+		err = answer(conn.(*net.UnixConn))
+		conn.Close()
+	}
+	restore()
+	if !errors.Is(err, wire.OverQuota) {
+		t.Errorf("who comes while there are none: %v, want %v", err, wire.OverQuota)
+	}
+	b.Stop()
+	if after := nulls(t); after != before {
+		t.Errorf("%d descriptors of %s are open, and %d were before the broker was started", after, os.DevNull, before)
+	}
+}
+
+// nulls returns how many descriptors of the null device this process has.
+func nulls(t *testing.T) (n int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	for _, e := range entries {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); to == os.DevNull {
+			n++
+		}
+	}
+	return n
 }
