@@ -199,5 +199,6 @@ func (b *Broker) stop() {
 	b.local.Release()
 	b.work.Wait()
 	b.watch.Close()
+	b.doors.close() // whoever began that: the next broker may make them anew as soon as the path is given up
 	b.listener.close()
 }

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -159,4 +160,22 @@ func nulls(t *testing.T) (n int) {
 		}
 	}
 	return n
+}
+
+// Otherwise the folder of the next broker could be removed under it.
+func TestWhenABrokerHasStoppedItsUsersSocketsAreGone(t *testing.T) {
+	at := brokertest.Socket(t)
+	for range 50 {
+		b, err := broker.New(broker.Config{Socket: at})
+		must(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- b.Serve(ctx) }()
+		until(t, "there is a socket of root's", func() bool { _, err := os.Lstat(socket.Door(at, 0)); return err == nil })
+		stop()
+		must(t, arrives(t, "the broker's end", served))
+		if _, err := os.Lstat(filepath.Dir(socket.Door(at, 0))); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("the folder of a broker that was stopped: %v, want none", err)
+		}
+	}
 }
