@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -80,7 +81,7 @@ type doors struct {
 	closed bool // there are none, and none is opened
 }
 
-// newDoors makes the folder of the doors beside a broker's socket, and removes what a broker that was killed has left there.
+// newDoors makes the folder of the doors beside a broker's socket, and removes the sockets that a broker that was killed has left there.
 func newDoors(path string, most int) (*doors, error) {
 	ds := &doors{folder: filepath.Dir(socket.Door(path, 0)), most: most, open: map[uint32]*door{}}
 	err := socket.CheckPath(socket.Door(path, unknownUID)) // the longest
@@ -99,7 +100,9 @@ func newDoors(path string, most int) (*doors, error) {
 	}
 	left, _ := os.ReadDir(ds.folder)
 	for _, e := range left {
-		os.Remove(filepath.Join(ds.folder, e.Name()))
+		if e.Type() == fs.ModeSocket {
+			os.Remove(filepath.Join(ds.folder, e.Name()))
+		}
 	}
 	return ds, nil
 }

@@ -179,3 +179,23 @@ func TestWhenABrokerHasStoppedItsUsersSocketsAreGone(t *testing.T) {
 		}
 	}
 }
+
+// The folder may be somebody's own who has never heard of a broker.
+func TestWhatIsNoSocketInTheFolderOfUsersSocketsStays(t *testing.T) {
+	at := brokertest.Socket(t)
+	folder := filepath.Dir(socket.Door(at, 0))
+	stale := filepath.Join(folder, "77")
+	must(t, os.Mkdir(folder, 0o700), os.WriteFile(filepath.Join(folder, "file"), []byte("precious"), 0o600))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	must(t, err)
+	l.SetUnlinkOnClose(false)
+	must(t, l.Close())
+	b := brokertest.StartWith(t, broker.Config{Socket: at})
+	if _, err := os.Lstat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket of a broker that was killed: %v, want none", err)
+	}
+	b.Stop()
+	if text, err := os.ReadFile(filepath.Join(folder, "file")); err != nil || string(text) != "precious" {
+		t.Errorf("a file: %q, %v", text, err)
+	}
+}
