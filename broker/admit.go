@@ -49,6 +49,9 @@ func (b *Broker) readQuotas() (problems []ReloadProblem) {
 // spareFiles is how many descriptors are left to root and the broker's user, and to what is under way, when all others are taken.
 const spareFiles = 8
 
+// startFiles is how many descriptors a start takes at most until its program is executed. One that would take the last ones is put off.
+const startFiles = 12
+
 // admit begins to serve a connection, or refuses it at once and reports false. It is called where connections are accepted, and waits for nothing.
 func (b *Broker) admit(a arrival) bool {
 	err := b.charge(a)
@@ -87,8 +90,8 @@ func (b *Broker) letIn(uid uint32) {
 	}
 	if d != nil {
 		b.work.Go(func() {
-			defer d.reserve.Close()
 			b.serveAt(d)
+			d.reserve.Close() // accept may have made another one
 		})
 	}
 }

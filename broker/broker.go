@@ -59,6 +59,7 @@ type Broker struct {
 	watch    *watch.Set     // of the instances' processes
 	quotas   *quota.Ledger
 	files    int           // how many descriptors it may have open
+	starting atomic.Int64  // programs that are being executed
 	answers  time.Duration // how long an instance has to say that it is there: answerHung
 	programs programs
 	cgroups  string       // below which instances have theirs; empty: they have none
@@ -119,7 +120,7 @@ func New(c Config) (*Broker, error) {
 		b.watch.Close()
 		return nil, err
 	}
-	if b.doors, err = newDoors(c.Socket, min(mostDoors, b.files/32)); err != nil {
+	if b.doors, err = newDoors(c.Socket, min(mostDoors, (b.files-256)/16)); err != nil {
 		b.log.Warn("all users wait in one queue", "err", err)
 	}
 	b.cgroups, _ = keeper.Cgroups() // without, a keeper alone ends what an instance has started
@@ -199,5 +200,6 @@ func (b *Broker) stop() {
 	b.local.Release()
 	b.work.Wait()
 	b.watch.Close()
+	b.doors.close() // whoever began that: the next broker may make them anew as soon as the path is given up
 	b.listener.close()
 }

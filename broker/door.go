@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -80,9 +81,13 @@ type doors struct {
 	closed bool // there are none, and none is opened
 }
 
-// newDoors makes the folder of the doors beside a broker's socket, and removes what a broker that was killed has left there.
+// newDoors makes the folder of the doors beside a broker's socket, and removes the sockets that a broker that was killed has left there. A broker with few descriptors has
+// none, and needs them otherwise.
 func newDoors(path string, most int) (*doors, error) {
-	ds := &doors{folder: filepath.Dir(socket.Door(path, 0)), most: most, open: map[uint32]*door{}}
+	ds := &doors{folder: filepath.Dir(socket.Door(path, 0)), most: most, open: map[uint32]*door{}, closed: most <= 0}
+	if ds.closed {
+		return ds, nil
+	}
 	err := socket.CheckPath(socket.Door(path, unknownUID)) // the longest
 	if err == nil {
 		err = os.Mkdir(ds.folder, 0o755)
@@ -99,7 +104,9 @@ func newDoors(path string, most int) (*doors, error) {
 	}
 	left, _ := os.ReadDir(ds.folder)
 	for _, e := range left {
-		os.Remove(filepath.Join(ds.folder, e.Name()))
+		if e.Type() == fs.ModeSocket {
+			os.Remove(filepath.Join(ds.folder, e.Name()))
+		}
 	}
 	return ds, nil
 }
@@ -109,10 +116,7 @@ func (ds *doors) enter(uid uint32) (opened *door, err error) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	d := ds.open[uid]
-	if d == nil && !ds.closed {
-		if len(ds.open) >= ds.most {
-			ds.closeOldestLocked()
-		}
+	if d == nil && !ds.closed && (len(ds.open) < ds.most || ds.closeOldestLocked() || operates(uid)) {
 		if opened, err = listenFor(uid, ds.path(uid)); err != nil {
 			return nil, err
 		}
@@ -128,16 +132,22 @@ func (ds *doors) path(uid uint32) string {
 	return filepath.Join(ds.folder, strconv.FormatUint(uint64(uid), 10))
 }
 
-// closeOldestLocked closes the door whose user was let in longest ago. That user has everybody's, and a new one from then on.
-func (ds *doors) closeOldestLocked() {
+// operates reports whether a user is root or the broker's own, whose doors nobody else can have closed: so an operator gets in.
+func operates(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
+
+// closeOldestLocked closes the door whose user was let in longest ago, if there is one that may be closed, and reports that. That user has everybody's, and a new one from then on.
+func (ds *doors) closeOldestLocked() bool {
 	var oldest *door
 	var of uint32
 	for uid, d := range ds.open {
-		if oldest == nil || d.used.Load() < oldest.used.Load() {
+		if !operates(uid) && (oldest == nil || d.used.Load() < oldest.used.Load()) {
 			oldest, of = d, uid
 		}
 	}
-	ds.closeLocked(of, oldest)
+	if oldest != nil {
+		ds.closeLocked(of, oldest)
+	}
+	return oldest != nil
 }
 
 func (ds *doors) closeLocked(uid uint32, d *door) {

@@ -1,18 +1,21 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
+	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
@@ -79,9 +82,21 @@ func TestAClientConnectsAtTheSocketOfItsOwn(t *testing.T) {
 // guard: closeOldestLocked.
 func TestAgainstManyUsersThoseWhoCameLastKeepTheirSockets(t *testing.T) {
 	needsRoot(t)
-	left, err := broker.OpenDoors(brokertest.Socket(t), 3, 10, 11, 12, 10, 13, 14)
-	if must(t, err); !slices.Equal(left, []string{"10", "13", "14"}) {
-		t.Errorf("sockets of %v, want those of 10, 13 and 14", left)
+	for _, test := range []struct {
+		name string
+		most int
+		came []uint32
+		want []string
+	}{
+		{"the latest", 3, []uint32{10, 11, 12, 10, 13, 14}, []string{"10", "13", "14"}},
+		{"and root, however long ago it came", 3, []uint32{0, 10, 11, 12, 13}, []string{"0", "12", "13"}},
+		{"root alone, where there are no descriptors for more", 1, []uint32{0, 10, 11}, []string{"0"}},
+		{"nobody where there are few descriptors", 0, []uint32{0, 10}, nil},
+	} {
+		left, err := broker.OpenDoors(brokertest.Socket(t), test.most, test.came...)
+		if must(t, err); !slices.Equal(left, test.want) {
+			t.Errorf("%s: sockets of %v, want %v", test.name, left, test.want)
+		}
 	}
 }
 
@@ -108,5 +123,79 @@ func TestAHostileFolderOfUsersSocketsIsLeftAlone(t *testing.T) {
 			}
 			x.untouched(t)
 		})
+	}
+}
+
+// accept gives up the descriptor in reserve and makes another one: that is the one to close.
+func TestADoorThatWasShortOfDescriptorsLeavesNoneOpen(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what was forgotten
+	before := nulls(t)
+	b := brokertest.Start(t)
+	own := socket.Door(b.Socket, uint32(os.Geteuid()))
+	until(t, "there is a socket of its own", func() bool { _, err := os.Lstat(own); return err == nil })
+	restore := leaving(t, 1)
+	conn, err := net.Dial("unix", own) // the broker has none for it, and turns it away
+	if err == nil {
+		err = answer(conn.(*net.UnixConn))
+		conn.Close()
+	}
+	restore()
+	if !errors.Is(err, wire.OverQuota) {
+		t.Errorf("who comes while there are none: %v, want %v", err, wire.OverQuota)
+	}
+	b.Stop()
+	if after := nulls(t); after != before {
+		t.Errorf("%d descriptors of %s are open, and %d were before the broker was started", after, os.DevNull, before)
+	}
+}
+
+// nulls returns how many descriptors of the null device this process has.
+func nulls(t *testing.T) (n int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	for _, e := range entries {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); to == os.DevNull {
+			n++
+		}
+	}
+	return n
+}
+
+// Otherwise the folder of the next broker could be removed under it.
+func TestWhenABrokerHasStoppedItsUsersSocketsAreGone(t *testing.T) {
+	at := brokertest.Socket(t)
+	for range 50 {
+		b, err := broker.New(broker.Config{Socket: at})
+		must(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- b.Serve(ctx) }()
+		until(t, "there is a socket of root's", func() bool { _, err := os.Lstat(socket.Door(at, 0)); return err == nil })
+		stop()
+		must(t, arrives(t, "the broker's end", served))
+		if _, err := os.Lstat(filepath.Dir(socket.Door(at, 0))); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("the folder of a broker that was stopped: %v, want none", err)
+		}
+	}
+}
+
+// The folder may be somebody's own who has never heard of a broker.
+func TestWhatIsNoSocketInTheFolderOfUsersSocketsStays(t *testing.T) {
+	at := brokertest.Socket(t)
+	folder := filepath.Dir(socket.Door(at, 0))
+	stale := filepath.Join(folder, "77")
+	must(t, os.Mkdir(folder, 0o700), os.WriteFile(filepath.Join(folder, "file"), []byte("precious"), 0o600))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	must(t, err)
+	l.SetUnlinkOnClose(false)
+	must(t, l.Close())
+	b := brokertest.StartWith(t, broker.Config{Socket: at})
+	if _, err := os.Lstat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket of a broker that was killed: %v, want none", err)
+	}
+	b.Stop()
+	if text, err := os.ReadFile(filepath.Join(folder, "file")); err != nil || string(text) != "precious" {
+		t.Errorf("a file: %q, %v", text, err)
 	}
 }

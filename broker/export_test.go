@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"time"
 
@@ -110,6 +111,9 @@ func OpenDoors(path string, most int, uids ...uint32) (left []string, err error)
 	entries, failed := os.ReadDir(ds.folder)
 	for _, e := range entries {
 		left = append(left, e.Name())
+	}
+	if errors.Is(failed, fs.ErrNotExist) { // there are none
+		failed = nil
 	}
 	return left, errors.Join(err, failed)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-dev/fairlead/broker/keeper"
 	"github.com/fairlead-dev/fairlead/broker/servicefile"
 	"github.com/fairlead-dev/fairlead/internal/process"
@@ -98,6 +100,11 @@ func (l *life) begin() error {
 	defer lock.Close()
 	if err := l.s.b.held(l.s, l.def.Endpoints); err != nil {
 		return err
+	}
+	starting := int(l.s.b.starting.Add(1))
+	defer l.s.b.starting.Add(-1)
+	if int(lock.Fd()) >= l.s.b.files-spareFiles-starting*startFiles { // its number says how many there are, as in charge
+		return startFailed(fmt.Errorf("start %s: %w", l.s.name, unix.EMFILE))
 	}
 	return l.spawn(ctx, lock)
 }

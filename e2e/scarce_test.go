@@ -128,6 +128,18 @@ func (w *world) sleepers(n int) {
 	}
 }
 
+// knows has a user come once: the broker keeps a socket of that user's own from then on.
+func (w *world) knows(uid uint32) {
+	w.t.Helper()
+	eventually(w.t, "the user has a session", func() bool { // services that start may have the descriptors
+		p := w.as(uid, "throng", "1", broker.Endpoint)
+		got := decodeLine[tally](w.t, p)
+		p.say(w.t, "enough")
+		p.exit(w.t)
+		return got.Opened == 1
+	})
+}
+
 // filesOf counts a process's descriptors.
 func filesOf(t *testing.T, pid int) int {
 	t.Helper()
@@ -164,6 +176,7 @@ func TestWantOfDescriptorsRefusesClientsAndIsOverWhenTheyAreGone(t *testing.T) {
 				s := dial()
 				instance := s.Peer().PID
 				s.Close()
+				w.knows(hostileUID)
 				held, served := filesOf(t, w.broker.pid()), filesOf(t, instance)
 
 				for _, uid := range []uint32{hostileUID, 0} { // within the others' share, and root's
@@ -236,7 +249,7 @@ func TestSessionsWithTheBrokerItselfLeaveItDescriptorsForOthers(t *testing.T) {
 	}
 }
 
-// The guards are Within of the quotas, and charge, which leaves the last descriptors to root and the broker's user: without both, what instances and strangers have is all there is.
+// The guards are Within of the quotas, charge, which leaves the last descriptors to root and the broker's user, and startFiles in begin, which leaves them there when services start.
 func TestAnOperatorGetsInWhenInstancesAndStrangersHaveTheDescriptors(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to be another user needs root")

@@ -265,7 +265,7 @@ func (s *Session) endedOr(err error) error {
 const acceptBacklog = 256
 
 // maxWindow is how many bytes of a stream may be on their way to its reader, after yamuxWindow at first. yamux gives more when half of it has been read: with
-// half as much again, writer and reader go on while each is woken up. yamux's buffer for a slow reader grows to up to four times this.
+// half as much again, writer and reader go on while each is woken up. yamux's buffer for a slow reader grows to some twice this.
 const maxWindow = yamuxWindow + yamuxWindow/2
 
 // yamuxConfig has yamux judge nothing by time: deadlines are ours, and a peer stopped under a debugger keeps its session. A stream that

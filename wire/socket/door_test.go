@@ -108,3 +108,36 @@ func TestAClientWhoseUsersQueueIsFullDoesNotTakeAPlaceOfOthers(t *testing.T) {
 		t.Error("somebody waits at everybody's")
 	}
 }
+
+// guard: ownDoor. Root looks at anybody's broker, but one that is not the broker at the path it has named is none that it has asked for.
+func TestRootIsNotLedAwayFromABrokerInAFolderOfEverybodys(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make what belongs to another user")
+	}
+	for name, test := range map[string]struct {
+		mode os.FileMode // of the folder that the broker's socket is in
+		own  bool
+	}{
+		"where everybody can make a folder, as in /tmp":   {0o777 | os.ModeSticky, false},
+		"where only root can, at another user's broker's": {0o755, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "b.sock")
+			door := socket.Door(path, 0)
+			err := errors.Join(os.Chmod(folder, test.mode), os.Mkdir(filepath.Dir(door), 0o755), os.Chown(filepath.Dir(door), nobody, nobody))
+			if err != nil {
+				t.Fatal(err)
+			}
+			everybodys, own := listenAt(t, path, 10), listenAt(t, door, 10)
+			conn, _, err := socket.Connect(context.Background(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			if waits(t, own) != test.own || waits(t, everybodys) == test.own {
+				t.Errorf("it waits at the socket that another user has made: %v, want %v", !test.own, test.own)
+			}
+		})
+	}
+}

@@ -85,7 +85,7 @@ func (r *record) await(ctx context.Context) error {
 	}
 }
 
-// write appends entries. If that fails none of them is in the record. Where the file was removed, replaced or cut, it is written anew from the table, which has the
+// write appends entries. If that fails none of them is in the record. Where the file was removed, moved, replaced or cut, it is written anew from the table, which has the
 // entries already.
 func (r *record) write(entries ...entry) error {
 	if r.closed {

@@ -124,6 +124,7 @@ func (r *record) proceed() error {
 	}
 	r.close()
 	r.now, r.next = &r.next.roll, nil
+	r.now.path = r.path()
 	r.limit = 2*r.now.lines + copySlack
 	r.closeNote() // it may have been removed with the record, so it is opened by its path again
 	r.sign()

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -21,12 +22,17 @@ const (
 // costs no system call. Room is made by writing zeros before, so that a full disk is an error and no SIGBUS.
 type sheet struct {
 	file   *os.File // for reading and writing
+	path   string   // at which the next instance looks for it
+	is     inode    // what it is
 	room   int64    // bytes that it has at least, unless somebody has cut it
 	memory []byte   // a part of the file, or of what it may become
 	from   int64    // where that part begins
 }
 
-// errLost is why nothing can be stored: somebody has removed, replaced or cut the file, or the disk fails.
+// An inode is what a file is, whatever it is called.
+type inode struct{ device, number uint64 }
+
+// errLost is why nothing can be stored: somebody has removed, moved, replaced or cut the file, or the disk fails.
 var errLost = errors.New("the file is lost")
 
 // openSheet opens a file, or makes it if the flags say so.
@@ -35,12 +41,19 @@ func openSheet(path string, flags int) (*sheet, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := file.Stat()
+	is, size, err := look(int(file.Fd()), "", unix.AT_EMPTY_PATH)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
-	return &sheet{file: file, room: info.Size()}, nil
+	return &sheet{file: file, path: path, is: is, room: size}, nil
+}
+
+// look says what a file is and how long, see statx(2).
+func look(folder int, path string, flags int) (is inode, size int64, err error) {
+	var st unix.Statx_t
+	err = unix.Statx(folder, path, flags, unix.STATX_INO|unix.STATX_SIZE, &st)
+	return inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}, int64(st.Size), os.NewSyscallError("statx", err)
 }
 
 // close lets the file go.
@@ -57,14 +70,15 @@ func (s *sheet) unmap() error {
 	return os.NewSyscallError("munmap", unix.Munmap(memory))
 }
 
-// check fails with errLost where the file has no name any more, or is shorter than it was made.
+// check fails with errLost where another file, or none, is at the path, or it is shorter than it was made.
 func (s *sheet) check() error {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(s.file.Fd()), &st); err != nil {
-		return os.NewSyscallError("fstat", err)
-	}
-	if st.Nlink == 0 || st.Size < s.room {
-		return fmt.Errorf("%w: %d names, %d bytes of %d", errLost, st.Nlink, st.Size, s.room)
+	switch is, size, err := look(unix.AT_FDCWD, s.path, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %s is not there", errLost, s.path)
+	case err != nil:
+		return err
+	case is != s.is || size < s.room:
+		return fmt.Errorf("%w: %s is another one, or has %d bytes of %d", errLost, s.path, size, s.room)
 	}
 	return nil
 }

@@ -166,6 +166,10 @@ func TestARecordThatIsDamagedUnderARunningServiceIsWrittenAnew(t *testing.T) {
 			func() error { return os.Truncate(log, 300) },
 			func() error { return os.Truncate(note, 0) },
 			func() error { return os.Remove(log) },
+			func() error { return os.Rename(log, log+".moved") },
+			func() error {
+				return errors.Join(os.Link(log, log+".linked"), os.Rename(log+".linked", log+".moved"), os.Remove(log))
+			},
 			func() error { return errors.Join(os.Remove(log), os.Remove(note)) },
 			func() error {
 				return errors.Join(os.WriteFile(log+".other", []byte("other\n"), 0o600), os.Rename(log+".other", log))

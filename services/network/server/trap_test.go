@@ -27,7 +27,7 @@ import (
 // trappedCalls are the system calls by which the files of a record are changed, the one before each store into them, and those by which a service answers.
 var trappedCalls = []uint32{
 	unix.SYS_OPENAT, unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT,
-	unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_WRITEV,
+	unix.SYS_STATX, unix.SYS_SENDMSG, unix.SYS_WRITEV,
 }
 
 // layTrap has this process wait at the entry to each of the trapped calls until whoever has the listener lets it go on: seccomp_unotify(2). The listener is one of
@@ -160,14 +160,9 @@ func (tr *trap) ioctl(request uintptr, arg unsafe.Pointer) error {
 // changes reports whether a call is about the service's state, or an answer.
 func (tr *trap) changes(n notification) bool {
 	switch n.nr {
-	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_WRITEV:
-		link := fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0])
-		to, err := os.Readlink(link)
-		ours := err == nil && strings.HasPrefix(to, tr.state)
-		if ours && n.nr == unix.SYS_FSTAT {
-			tr.look(link)
-		}
-		return ours || strings.HasPrefix(to, "socket:") && n.nr != unix.SYS_FSTAT
+	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_SENDMSG, unix.SYS_WRITEV:
+		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0]))
+		return err == nil && strings.HasPrefix(to, tr.state) || strings.HasPrefix(to, "socket:")
 	}
 	path := make([]byte, 256)
 	read, err := unix.ProcessVMReadv(int(n.pid), []unix.Iovec{{Base: &path[0], Len: uint64(len(path))}}, []unix.RemoteIovec{{Base: uintptr(n.args[1]), Len: len(path)}}, 0)
@@ -175,13 +170,17 @@ func (tr *trap) changes(n notification) bool {
 		path = path[:1]
 	}
 	name, _, _ := bytes.Cut(path, []byte{0})
-	return bytes.HasPrefix(name, []byte(tr.state)) || err != nil
+	ours := bytes.HasPrefix(name, []byte(tr.state)) || err != nil
+	if ours && n.nr == unix.SYS_STATX {
+		tr.look(string(name))
+	}
+	return ours
 }
 
 // look notes how much was stored into a file since the service was last about to store into it.
-func (tr *trap) look(link string) {
-	text, err := written(link)
-	info, statErr := os.Stat(link)
+func (tr *trap) look(path string) {
+	text, err := written(path)
+	info, statErr := os.Stat(path)
 	if errors.Join(err, statErr) != nil {
 		return // it is gone
 	}
