@@ -70,3 +70,6 @@ func (s *Session) InMemory() int {
 	defer s.held.mu.Unlock()
 	return s.held.held
 }
+
+// Buffered returns how large yamux's buffer of a stream counts as when so much is unread.
+func Buffered(unread int) int { return buffered(unread) }

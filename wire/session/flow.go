@@ -123,23 +123,15 @@ func (a *flows) came(f *flow, n int) {
 	f.unread += n
 	f.rests = false
 	a.unread += n
-	if size := buffered(f.buffer, n, f.unread); size > f.buffer {
+	if size := buffered(f.unread); size > f.buffer {
 		a.held.take(size - f.buffer)
 		f.buffer = size
 	}
 }
 
-// buffered returns how large yamux's buffer of a stream is when n more bytes have come, of then so many unread, in a buffer of the given size: it is made
-// for the first, and doubled while it has no room for a read, see bytes.Buffer. For one that is read while it is filled this is only about right.
-func buffered(size, n, unread int) int {
-	if size == 0 {
-		size = n
-	}
-	for size < unread+bytes.MinRead {
-		size = 2*size + bytes.MinRead
-	}
-	return size
-}
+// buffered returns how large yamux's buffer of a stream may be when so much is unread. It is made for the first that comes, and doubled, or made twice as large as what is unread, while it
+// has no room for a read, see bytes.Buffer: how large it is of these two depends on how large the first frame was, and when what was read, and a peer chooses that.
+func buffered(unread int) int { return 2 * (unread + bytes.MinRead) }
 
 // giveEmpty gives the buffers back that are empty.
 func (a *flows) giveEmpty() {

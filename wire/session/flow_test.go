@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -489,5 +490,39 @@ func TestNothingIsReadBeyondAFullMemory(t *testing.T) {
 				t.Errorf("end %+v, want %v for its memory", end, wire.OverQuota)
 			}
 		})
+	}
+}
+
+// yamux reads what comes into a bytes.Buffer that is made for the first, and lets the peer send more when half of the window was read.
+func TestTheBufferOfAStreamIsNotLargerThanItCountsAs(t *testing.T) {
+	const window = 384 << 10
+	noise := rand.NewChaCha8([32]byte{})
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var b *bytes.Buffer
+		size, may := 0, window
+		most, seldom, sip := 1+r.IntN(64<<10), 1+r.IntN(12), 1+r.IntN(window)
+		for range 120 {
+			if n := min(1+r.IntN(most), may); n > 0 {
+				if b == nil {
+					b = bytes.NewBuffer(make([]byte, 0, n))
+				}
+				may -= n
+				size = max(size, session.Buffered(b.Len()+n))
+				if _, err := io.Copy(b, io.LimitReader(noise, int64(n))); err != nil { // as yamux does
+					t.Fatal(err)
+				}
+			}
+			if r.IntN(seldom) == 0 && b.Len() > 1 {
+				n := min(1+r.IntN(sip), b.Len()-1)
+				b.Next(n)
+				if room := window - b.Len(); room-may >= window/2 {
+					may = room
+				}
+			}
+			if real := b.Cap(); real > size+size/4 { // the Go runtime rounds up
+				t.Fatalf("seed %d: it has %d bytes, counts as %d, and %d are unread", seed, real, size, b.Len())
+			}
+		}
 	}
 }
