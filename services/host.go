@@ -301,8 +301,7 @@ func (h *Host) refuse(o wire.HandOver, conn *net.UnixConn, err error) {
 
 // lost reports a hand-over that became no session.
 func (h *Host) lost(o wire.HandOver, end wire.End) {
-	h.news.opened(wire.SessionInfo{ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: time.Now().UnixNano(), Client: o.Client})
-	h.news.ended(o.Session, end.Bounded())
+	h.news.over(wire.SessionInfo{ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: time.Now().UnixNano(), Client: o.Client}, end.Bounded())
 }
 
 // News is sent to when there is something to take with Take.
