@@ -121,7 +121,7 @@ func (r *registrar) leave(control *session.Session) {
 	r.reporting.Wait()
 }
 
-// newsWait is how long the news of a session waits for more: what opened and is used at once has the processors for itself, and a short session is told once.
+// newsWait is how long the news of a session waits for more: what opened and is used at once has the processors for itself, and a short one is told in one message.
 const newsWait = 2 * time.Millisecond
 
 // pause waits for newsWait, or until over is closed.
