@@ -16,14 +16,20 @@ import (
 // must be quicker than those who flood it.
 type arrival struct {
 	fd   int
+	file *os.File   // of fd, once something is to be done for it
 	peer unix.Ucred // the process that has connected; with unknownUID where the kernel does not tell
 }
 
-// conn makes a connection of an arrival, which is used up by that. It fails where there is no descriptor for a copy, and has told the peer.
+// taken is the arrival for whom something is to be done.
+func (a arrival) taken() arrival {
+	a.file = os.NewFile(uintptr(a.fd), "connection")
+	return a
+}
+
+// conn makes a connection of an arrival that was taken, and is used up by that. It fails where there is no descriptor for a copy, and has told the peer.
 func (a arrival) conn() (*net.UnixConn, error) {
-	f := os.NewFile(uintptr(a.fd), "connection")
-	defer f.Close()
-	conn, err := socket.FromFile(f)
+	defer a.file.Close()
+	conn, err := socket.FromFile(a.file)
 	if err != nil {
 		a.answer(scarce(err))
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,15 +57,28 @@ const startFiles = 12
 func (b *Broker) admit(a arrival) bool {
 	err := b.charge(a)
 	if err == nil {
-		b.work.Go(func() { b.welcome(a) })
+		b.receive(a.taken())
 		return true
 	}
 	if p := b.programs.find(int(a.peer.Pid)); p != nil && p.reserve() {
+		a = a.taken()
 		b.work.Go(func() { b.welcomeProgram(a, p, err) })
 		return true
 	}
 	b.turnAway(a, err)
 	return false
+}
+
+// receive begins to serve a connection that was charged for: an open that waits for nothing is done with here, by when its frame has mostly come.
+func (b *Broker) receive(a arrival) {
+	peer, err := a.identify()
+	var f wire.Frame // of no kind: it has not come
+	if err == nil {
+		f, _ = socket.ReadNow(a.file)
+	}
+	if err != nil || !b.openAtOnce(a, peer, f) {
+		b.work.Go(func() { b.welcome(a, peer, f, err) })
+	}
 }
 
 // serveAt accepts who connects at a door until it is closed, opens a door of their own for those it lets in, and is slow with whom it refuses.
@@ -145,11 +159,11 @@ func errnoOf(err error) syscall.Errno {
 	return errno
 }
 
-// welcome reads a connection's first frame, and does what it asks for.
-func (b *Broker) welcome(a arrival) {
-	conn, peer, err := identify(a)
-	var f wire.Frame
-	if err == nil {
+// welcome reads a connection's first frame, unless f is it and so has a kind, and does what it asks for. With err it is refused.
+func (b *Broker) welcome(a arrival, peer party, f wire.Frame, err error) {
+	conn, unmade := a.conn()
+	err = cmp.Or(unmade, err)
+	if err == nil && f.Kind == 0 {
 		f, err = b.firstFrame(conn)
 	}
 	b.quotas.Discharge(a.peer.Uid, quota.Connections)
@@ -159,7 +173,9 @@ func (b *Broker) welcome(a arrival) {
 // welcomeProgram is welcome for a program that the broker has started, whose user is over a limit. It may register, and nothing else; whose number is a program's and who is
 // another gets the refusal.
 func (b *Broker) welcomeProgram(a arrival, p *program, over error) {
-	conn, peer, err := identify(a)
+	peer, err := a.identify()
+	conn, unmade := a.conn()
+	err = cmp.Or(unmade, err)
 	if err == nil && !p.life.is(peer.handle) {
 		err = over
 	}
@@ -214,26 +230,21 @@ type party struct {
 // noGroup is a gid that no group has, see setresgid(2).
 const noGroup = 1<<32 - 1
 
-// identify makes a connection of an arrival, and takes the peer's identity from its socket: all that is decided about it is decided on that. There is no connection
-// where there is no descriptor for it: then the peer has its answer. Its pid is 0 if it is in a pid namespace that is not below the broker's: it is let in, by its
-// user, and known by its handle alone. One whose user may not be mapped in the broker's user namespace is refused, unless it is the broker's own: nobody knows who it
-// is. A group of that kind counts for no rule.
-func identify(a arrival) (*net.UnixConn, party, error) {
-	conn, err := a.conn()
+// identify takes the peer's identity from the socket of an arrival that was taken: all that is decided about it is decided on that. Its pid is 0 if it is in a pid namespace that is not
+// below the broker's: it is let in, by its user, and known by its handle alone. One whose user may not be mapped in the broker's user namespace is refused, unless it is the broker's own:
+// nobody knows who it is. A group of that kind counts for no rule.
+func (a arrival) identify() (party, error) {
+	raw, err := a.file.SyscallConn()
 	if err != nil {
-		return nil, party{Process: a.client()}, err
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return conn, party{}, err
+		return party{Process: a.client()}, err
 	}
 	h, cred, err := process.FromPeer(raw)
 	if err != nil && cred.PID != 0 {
-		return conn, party{Process: a.client()}, fmt.Errorf("identify a peer: %w", err)
+		return party{Process: a.client()}, fmt.Errorf("identify a peer: %w", err)
 	}
 	if own := int(cred.UID) == os.Geteuid() && h != nil && h.SameUser(); process.UnmappedUser(cred.UID) && !own {
 		h.Close()
-		return conn, party{Process: a.client()}, wire.Errorf(wire.NotPermitted,
+		return party{Process: a.client()}, wire.Errorf(wire.NotPermitted,
 			"the user of process %d is not mapped in the broker's user namespace, or is its user %d: the kernel shows both alike", cred.PID, cred.UID)
 	}
 	p := party{Process: wire.Process{PID: cred.PID, UID: cred.UID, GID: cred.GID}, groups: slices.DeleteFunc(cred.Groups, process.UnmappedGroup), handle: h}
@@ -243,7 +254,7 @@ func identify(a arrival) (*net.UnixConn, party, error) {
 	if h != nil {
 		p.Program = h.Program()
 	}
-	return conn, p, nil
+	return p, nil
 }
 
 // refuse answers with err and closes the connection. A peer that went away is told nothing.

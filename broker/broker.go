@@ -3,6 +3,8 @@
 //
 //	accept ── first frame ──▶ open:     policy ▶ registry (or a start) ▶ routed ▶ hand-over on the instance's control connection
 //	                     └──▶ register: policy ▶ registry ▶ accepted, and from then on the control connection of that instance
+//
+// An open for which nobody has to wait is done with by who has accepted its connection; see openAtOnce. All else has a goroutine of its own.
 package broker
 
 import (

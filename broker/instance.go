@@ -37,6 +37,7 @@ type instance struct {
 	handle    *process.Handle  // nil for the broker itself
 	control   *session.Session // nil for the broker itself
 	local     *services.Host   // only of the broker itself
+	relays    bool             // it says routed itself, to clients that leave it to instances
 	since     time.Time
 	finished  chan struct{} // closed when nothing is left to do for it
 	before    *instance     // what it succeeded, until that is finished; of its own goroutine
@@ -55,9 +56,14 @@ type instance struct {
 	hung      atomic.Pointer[wire.Error]
 }
 
+// route says which session a client gets and who this instance is.
+func (i *instance) route(id string) wire.Routed {
+	return wire.Routed{Session: id, Service: i.service, Instance: i.number, Process: i.process}
+}
+
 // routed tells a client which session it gets and who this instance is, with the instance's pidfd.
 func (i *instance) routed(conn *net.UnixConn, id string, pidfd bool) error {
-	f, err := wire.NewFrame(wire.KindRouted, 0, wire.Routed{Session: id, Service: i.service, Instance: i.number, Process: i.process})
+	f, err := wire.NewFrame(wire.KindRouted, 0, i.route(id))
 	if err != nil {
 		return err
 	}
@@ -181,7 +187,7 @@ func newInstance(p party, body []byte) (*instance, []wire.SessionInfo, error) {
 	}
 	i := &instance{
 		service: r.Service, number: r.Instance, endpoints: r.Endpoints, process: p.Process, id: id, handle: p.handle, since: id.Started(),
-		finished: make(chan struct{}), succeeded: make(chan struct{}), late: make(chan struct{}, 1),
+		finished: make(chan struct{}), succeeded: make(chan struct{}), late: make(chan struct{}, 1), relays: slices.Contains(r.Features, wire.FeatureRelay),
 	}
 	return i, r.Sessions, nil
 }

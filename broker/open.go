@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker/quota"
@@ -93,11 +94,9 @@ func (b *Broker) route(ctx context.Context, client party, endpoint string, first
 	settled := time.NewTimer(time.Until(b.started.Add(settleWait)))
 	defer settled.Stop()
 	for {
-		b.mu.Lock()
-		i, s, claimed := b.endpoints[endpoint], b.owners[endpoint], b.claimed
-		b.mu.Unlock()
+		i, s, claimed := b.serving(endpoint)
 		switch {
-		case i != nil && !i.over() && (s == nil || s.name != i.service): // of no file, or it had the endpoint before a reload and has it until it ends
+		case i != nil:
 			return i, func(<-chan struct{}) {}, nil
 		case s != nil:
 			return s.get(ctx, client, endpoint, first)
@@ -112,28 +111,37 @@ func (b *Broker) route(ctx context.Context, client party, endpoint string, first
 	}
 }
 
+// serving returns the instance that has an endpoint without a file, or by one from before a reload and until it ends, or else the service whose file has it. The channel is closed when another
+// instance registers.
+func (b *Broker) serving(endpoint string) (i *instance, s *service, claimed <-chan struct{}) {
+	b.mu.Lock()
+	i, s, claimed = b.endpoints[endpoint], b.owners[endpoint], b.claimed
+	b.mu.Unlock()
+	if i != nil && (i.over() || s != nil && s.name == i.service) {
+		i = nil
+	}
+	return i, s, claimed
+}
+
 // handOver tells the client where it goes, and passes its connection to the instance. The channel is closed when the instance has accepted or refused it, or is lost; it is nil for who is
 // over a limit. With an error the connection is still the broker's.
 func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, client party, o wire.Open) (taken <-chan struct{}, err error) {
 	if err := b.quotas.Charge(client.UID, quota.Sessions, quota.Descriptors); err != nil {
 		return nil, err
 	}
-	s := Session{ID: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process}
-	taken = b.table.begin(s, i)
+	h, taken := b.enter(i, client, o)
 	if i.local != nil {
-		err = b.remember(s.ID, client)
+		err = b.remember(h.Session, client)
+	}
+	if err == nil && h.Routed == nil {
+		err = i.routed(conn, h.Session, b.lends(client))
 	}
 	if err == nil {
-		err = i.routed(conn, s.ID, b.lends(client))
-	}
-	if err == nil {
-		err = i.take(ctx, wire.HandOver{
-			Session: s.ID, Endpoint: o.Endpoint, Title: o.Title, Features: o.Features, Limits: o.Limits, Client: client.Process,
-		}, conn)
+		err = i.take(ctx, h, conn)
 	}
 	if err != nil {
-		b.table.drop(s.ID)
-		b.forget(s.ID)
+		b.table.drop(h.Session)
+		b.forget(h.Session)
 	}
 	return taken, err
 }
@@ -143,3 +151,18 @@ func (b *Broker) handOver(ctx context.Context, i *instance, conn *net.UnixConn, 
 func (b *Broker) lends(client party) bool {
 	return b.trusted(client.UID) || b.table.size() < b.files/4
 }
+
+// enter enters a session of an instance into the table, and returns what the instance is told of it. The client has been charged for it.
+func (b *Broker) enter(i *instance, client party, o wire.Open) (h wire.HandOver, taken <-chan struct{}) {
+	h = wire.HandOver{Session: session.NewID(), Endpoint: o.Endpoint, Title: o.Title, Features: o.Features, Limits: o.Limits, Client: client.Process}
+	if i.relays && relays(o) {
+		r := i.route(h.Session)
+		h.Routed = &r
+	}
+	return h, b.table.begin(Session{
+		ID: h.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: wire.At(time.Now()), Client: client.Process, Instance: i.process,
+	}, i)
+}
+
+// relays reports whether a client leaves it to the instance to say where it was routed.
+func relays(o wire.Open) bool { return slices.Contains(o.Features, wire.FeatureRelay) }

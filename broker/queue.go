@@ -63,7 +63,7 @@ func (s *service) get(ctx context.Context, client party, endpoint string, first 
 		return nil, nil, wire.Errorf(wire.Unavailable, "%s is served by the next instance of %s: its service file has changed since this one was started; "+
 			"'brokerctl service restart %s' starts the next", endpoint, s.name, s.name)
 	}
-	if len(s.queue) == 0 && s.takesLocked() && s.suspect.crashes == 0 {
+	if s.freeLocked() {
 		defer s.mu.Unlock()
 		s.passing++
 		return s.life.instance, s.passed, nil
@@ -88,6 +88,22 @@ func (s *service) get(ctx context.Context, client party, endpoint string, first 
 		return nil, nil, w.err
 	}
 	return w.instance, func(taken <-chan struct{}) { s.left(w, taken) }, nil
+}
+
+// getNow is get for an open for which there is an instance, and nobody to wait for; nil: it is to wait its turn, or is refused.
+func (s *service) getNow(endpoint string) *instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.freeLocked() || !slices.Contains(s.life.instance.endpoints, endpoint) {
+		return nil
+	}
+	s.passing++
+	return s.life.instance
+}
+
+// freeLocked reports whether an open need not wait for an instance, or for others that do.
+func (s *service) freeLocked() bool {
+	return len(s.queue) == 0 && s.takesLocked() && s.suspect.crashes == 0
 }
 
 // joinLocked puts an open at the end of the queue, or before those whose turn has not come, and begins a life if there is none.

@@ -76,7 +76,7 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	open := wire.Open{Endpoint: endpoint, Title: o.Title, Features: session.Offer(), Limits: o.Limits.OrDefault()}
+	open := wire.Open{Endpoint: endpoint, Title: o.Title, Features: append(session.Offer(), wire.FeatureRelay), Limits: o.Limits.OrDefault()}
 	if err := open.Validate(); err != nil {
 		return nil, err
 	}
@@ -133,12 +133,19 @@ func retryable(err error) bool {
 
 // attempt asks once.
 func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Session, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		open.Within = max(1, time.Until(deadline).Milliseconds())
+	}
+	first, err := wire.NewFrame(wire.KindOpen, 0, open) // before the broker is woken, which then finds it there
+	if err != nil {
+		return nil, err
+	}
 	conn, err := connect(path)
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	routed, accepted, err := ask(ctx, conn, open)
+	routed, accepted, err := ask(conn, first)
 	lane := slices.Contains(accepted.Features, wire.FeatureLane)
 	if err == nil && lane && !slices.Contains(open.Features, wire.FeatureLane) {
 		err = wire.Errorf(wire.Malformed, "the service uses the feature %s, which was not offered", wire.FeatureLane)
@@ -162,14 +169,14 @@ func unopened(path string, routed bool, err error) error {
 	case known:
 		return err
 	}
-	who := "the broker at " + path
+	who, nor := "the broker at "+path, ", nor from the service" // which says nothing before it accepts, and the broker may have left the answer to it
 	if routed {
-		who = "the service"
+		who, nor = "the service", ""
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return wire.Errorf(wire.DeadlineExceeded, "no answer from %s in time", who)
+		return wire.Errorf(wire.DeadlineExceeded, "no answer from %s in time%s", who, nor)
 	}
-	return fmt.Errorf("no answer from %s: %w", who, err)
+	return fmt.Errorf("no answer from %s%s: %w", who, nor, err)
 }
 
 // connect connects to the broker's socket. That of a Unix socket never waits, so it has no time of its own that could hide what is wrong.
@@ -185,15 +192,8 @@ func connect(path string) (*net.UnixConn, error) {
 }
 
 // ask sends open and reads the answers up to the one that accepts.
-func ask(ctx context.Context, conn *net.UnixConn, open wire.Open) (routed wire.Routed, accepted wire.Accepted, err error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		open.Within = max(1, time.Until(deadline).Milliseconds())
-	}
-	f, err := wire.NewFrame(wire.KindOpen, 0, open)
-	if err != nil {
-		return routed, accepted, err
-	}
-	if err := socket.WriteFirst(conn, f); err != nil {
+func ask(conn *net.UnixConn, open wire.Frame) (routed wire.Routed, accepted wire.Accepted, err error) {
+	if err := socket.WriteFirst(conn, open); err != nil {
 		return routed, accepted, err
 	}
 	for {

@@ -32,7 +32,7 @@ type Opening struct {
 const (
 	// acceptWait bounds how long a session may take to be accepted: the author's own check, and the client's being told.
 	acceptWait = 10 * time.Second
-	// maxOpening is how many sessions are being accepted at a time; the broker waits with further ones.
+	// maxOpening is how many author's checks run at a time; the broker waits with further ones.
 	maxOpening = 64
 	// exitGrace is how long after its client's exit a session may still read what the client had written, if its socket is kept open by another process.
 	exitGrace = 100 * time.Millisecond
@@ -93,24 +93,33 @@ func NewHost(s Server) (*Host, error) {
 	return h, nil
 }
 
-// HandOver takes a client's connection, which it owns from now on, and opens the session in the background. It waits while many are being opened.
+// HandOver takes a client's connection, which it owns from now on, and opens the session: at once where the author has no check, else in the background. Then it
+// waits while many are being opened.
 func (h *Host) HandOver(o wire.HandOver, conn *net.UnixConn) {
-	select {
-	case h.turns <- struct{}{}:
-	case <-h.ctx.Done():
+	checked := h.conf.Accept != nil
+	if checked {
+		select {
+		case h.turns <- struct{}{}:
+		case <-h.ctx.Done():
+		}
 	}
 	h.mu.Lock()
 	draining := h.draining
 	if !draining {
 		h.busy++
-		h.opening.Go(func() {
-			defer func() { <-h.turns }()
-			h.open(o, conn)
-		})
+		h.opening.Add(1)
 	}
 	h.mu.Unlock()
-	if draining {
+	switch {
+	case draining:
 		h.refuse(o, conn, wire.Errorf(wire.Terminating, "the service is being stopped"))
+	case checked:
+		go func() {
+			defer func() { <-h.turns }()
+			h.open(o, conn)
+		}()
+	default:
+		h.open(o, conn)
 	}
 }
 
@@ -127,7 +136,8 @@ func (h *Host) unable(what string, args ...any) {
 
 // open accepts or refuses a session and begins it.
 func (h *Host) open(o wire.HandOver, conn *net.UnixConn) {
-	conn.SetDeadline(time.Now().Add(h.accepting))
+	defer h.opening.Done()
+	conn.SetDeadline(time.Time{}) // who hands it over may have had one
 	client, peer, err := identify(o, conn)
 	if err == nil {
 		err = h.room(conn)
@@ -173,14 +183,9 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	}
 	limits := h.conf.Limits.OrDefault()
 	features := slices.DeleteFunc(session.Offer(), func(f string) bool { return !slices.Contains(o.Features, f) })
-	f, err := wire.NewFrame(wire.KindAccepted, 0, wire.Accepted{Features: features, Limits: limits})
-	if err == nil {
-		err = socket.WriteFrame(conn, f)
-	}
-	if err != nil {
+	if err := h.answer(conn, o.Routed, wire.Accepted{Features: features, Limits: limits}); err != nil {
 		return err
 	}
-	conn.SetDeadline(time.Time{})
 	var handler session.Handler = mux
 	if h.conf.Called != nil {
 		handler = teller{mux: mux, told: h.conf.Called, log: h.log}
@@ -202,6 +207,34 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	h.add(begun, client, wire.SessionInfo{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: s.Started().UnixNano(), Client: peer,
 	})
+	return nil
+}
+
+// answer accepts a session, and says before that what it is where the broker has left that to the instance. It sets no deadline, which costs a timer, unless the
+// client takes less than that at once.
+func (h *Host) answer(conn *net.UnixConn, routed *wire.Routed, accepted wire.Accepted) error {
+	f, err := wire.NewFrame(wire.KindAccepted, 0, accepted)
+	if err != nil {
+		return err
+	}
+	var b []byte
+	if routed != nil {
+		first, err := wire.NewFrame(wire.KindRouted, 0, *routed)
+		if err != nil {
+			return err
+		}
+		b = first.Append(nil)
+	}
+	b = f.Append(b)
+	n := socket.TryWrite(conn, b)
+	if n == len(b) {
+		return nil
+	}
+	conn.SetWriteDeadline(time.Now().Add(h.accepting))
+	defer conn.SetWriteDeadline(time.Time{})
+	if _, err := conn.Write(b[n:]); err != nil {
+		return fmt.Errorf("accept a session: %w", err)
+	}
 	return nil
 }
 
@@ -301,8 +334,7 @@ func (h *Host) refuse(o wire.HandOver, conn *net.UnixConn, err error) {
 
 // lost reports a hand-over that became no session.
 func (h *Host) lost(o wire.HandOver, end wire.End) {
-	h.news.opened(wire.SessionInfo{ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: time.Now().UnixNano(), Client: o.Client})
-	h.news.ended(o.Session, end.Bounded())
+	h.news.over(wire.SessionInfo{ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, OpenedAt: time.Now().UnixNano(), Client: o.Client}, end.Bounded())
 }
 
 // News is sent to when there is something to take with Take.

@@ -1,6 +1,8 @@
 package services
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,36 +15,28 @@ const maxBatchBytes = wire.MaxBody * 3 / 4
 // maxUntold is how many sessions that ended before a broker was told of them are kept for it; older ones are dropped first.
 const maxUntold = 1000
 
-// A news is what a broker has yet to be told of an instance's sessions. What the present broker believes to be open is never dropped, so that its table comes to be
-// true; of what no broker knows, the last maxUntold are kept.
+// A news is what a broker has yet to be told of an instance's sessions. What has begun under the present broker is never dropped, so that its table comes to be true; of what ended and
+// that no broker may know, the last maxUntold are kept.
 type news struct {
 	some chan struct{} // room for one: there is something to take
 
 	mu     sync.Mutex
-	live   map[string]*item
-	fresh  []*item            // opened and not told; those that have ended meanwhile are skipped
-	closed []wire.SessionInfo // told as open, and ended since: as many as the broker was told of
-	untold []wire.SessionInfo // ended, and never told as open: at most maxUntold
-}
-
-// An item is one live session.
-type item struct {
-	info  wire.SessionInfo
-	told  bool // the present broker knows that it is open
-	ended bool
+	live   map[string]wire.SessionInfo
+	fresh  []wire.SessionInfo // opened and not told, also if they have ended since
+	closed []wire.SessionInfo // ended, and told as open or fresh
+	untold []wire.SessionInfo // ended, and never told to the present broker as open: at most maxUntold
 }
 
 func (n *news) init() {
 	n.some = make(chan struct{}, 1)
-	n.live = map[string]*item{}
+	n.live = map[string]wire.SessionInfo{}
 }
 
 // opened notes a session that has begun.
 func (n *news) opened(info wire.SessionInfo) {
-	i := &item{info: info}
 	n.mu.Lock()
-	n.live[info.ID] = i
-	n.fresh = append(n.fresh, i)
+	n.live[info.ID] = info
+	n.fresh = append(n.fresh, info)
 	n.mu.Unlock()
 	n.tell()
 }
@@ -50,16 +44,19 @@ func (n *news) opened(info wire.SessionInfo) {
 // ended notes that a session has ended.
 func (n *news) ended(id string, end wire.End) {
 	n.mu.Lock()
-	if i := n.live[id]; i != nil {
-		delete(n.live, id)
-		i.ended = true
-		i.info.ClosedAt, i.info.End = time.Now().UnixNano(), &end
-		if i.told {
-			n.closed = append(n.closed, i.info)
-		} else {
-			n.keepLocked(i.info)
-		}
+	info, live := n.live[id]
+	n.mu.Unlock()
+	if live {
+		n.over(info, end)
 	}
+}
+
+// over notes a session that has ended, or that never began.
+func (n *news) over(info wire.SessionInfo, end wire.End) {
+	info.ClosedAt, info.End = time.Now().UnixNano(), &end
+	n.mu.Lock()
+	delete(n.live, info.ID)
+	n.closed = append(n.closed, info)
 	n.mu.Unlock()
 	n.tell()
 }
@@ -103,15 +100,7 @@ func (n *news) take() []wire.SessionInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var b batch
-	for ; len(n.fresh) > 0; n.fresh = n.fresh[1:] {
-		if i := n.fresh[0]; !i.ended {
-			if !b.add(i.info) {
-				return b.infos
-			}
-			i.told = true
-		}
-	}
-	for _, list := range []*[]wire.SessionInfo{&n.closed, &n.untold} {
+	for _, list := range []*[]wire.SessionInfo{&n.fresh, &n.closed, &n.untold} {
 		for ; len(*list) > 0; *list = (*list)[1:] {
 			if !b.add((*list)[0]) {
 				return b.infos
@@ -125,11 +114,7 @@ func (n *news) take() []wire.SessionInfo {
 func (n *news) again(taken []wire.SessionInfo) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.fresh = nil
-	for _, i := range n.live {
-		i.told = false
-		n.fresh = append(n.fresh, i)
-	}
+	n.fresh = slices.Collect(maps.Values(n.live))
 	for _, info := range taken {
 		if info.End != nil {
 			n.keepLocked(info)

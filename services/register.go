@@ -157,13 +157,13 @@ func keepLock() error {
 func (r *registrar) ask(conn *net.UnixConn) (accepted wire.Accepted, untold []wire.SessionInfo, err error) {
 	batch := r.host.Take()
 	f, err := wire.NewFrame(wire.KindRegister, 0, wire.Register{
-		Service: r.conf.Service, Instance: r.number, Endpoints: slices.Sorted(maps.Keys(r.conf.Endpoints)), Sessions: batch,
+		Service: r.conf.Service, Instance: r.number, Endpoints: slices.Sorted(maps.Keys(r.conf.Endpoints)), Features: []string{wire.FeatureRelay}, Sessions: batch,
 	})
 	if err == nil {
 		err = socket.WriteFirst(conn, f)
 	}
 	if err == nil {
-		accepted, err = answer(conn)
+		accepted, err = readAnswer(conn)
 	}
 	if err != nil {
 		return accepted, batch, err
@@ -171,8 +171,8 @@ func (r *registrar) ask(conn *net.UnixConn) (accepted wire.Accepted, untold []wi
 	return accepted, nil, nil
 }
 
-// answer reads the broker's answer to a registration.
-func answer(conn *net.UnixConn) (accepted wire.Accepted, err error) {
+// readAnswer reads the broker's answer to a registration.
+func readAnswer(conn *net.UnixConn) (accepted wire.Accepted, err error) {
 	f, files, err := socket.ReadFrame(conn)
 	socket.Discard(files)
 	if err != nil {

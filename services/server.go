@@ -26,7 +26,7 @@ type Server struct {
 	// Accept is asked before a session is opened; an error refuses it, with its code if it has one. The client's credentials have been taken from its socket. It
 	// is called on several goroutines, and must return when its context ends, after 10 s or when the server is stopped. Nil accepts all.
 	Accept func(context.Context, Opening) error
-	// Opened is called, if it is set, with each session that has begun. It must not block.
+	// Opened is called, if it is set, with each session that has begun. It must not block: the next hand-over waits for it.
 	Opened func(*session.Session)
 	// Called is told, if it is set, of each call, one-way message, raw stream and streaming call once its handler has returned, and of those that have no
 	// handler. It sees and changes nothing. It is called on the goroutines of the handlers, several at a time and with no lock held, before the result
@@ -121,6 +121,19 @@ func (r *registrar) leave(control *session.Session) {
 	r.reporting.Wait()
 }
 
+// newsWait is how long the news of a session waits for more: what opened and is used at once has the processors for itself, and a short one is told in one message.
+const newsWait = 2 * time.Millisecond
+
+// pause waits for newsWait, or until over is closed.
+func pause(over <-chan struct{}) {
+	t := time.NewTimer(newsWait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-over:
+	}
+}
+
 // report tells the broker what opened and what ended, until the control connection is lost.
 func (r *registrar) report(control *session.Session) {
 	for {
@@ -128,6 +141,7 @@ func (r *registrar) report(control *session.Session) {
 		if len(batch) == 0 {
 			select {
 			case <-r.host.News():
+				pause(control.Done())
 				continue
 			case <-control.Done():
 				return

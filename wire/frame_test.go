@@ -147,7 +147,9 @@ func vectors(t *testing.T) (list []vector) {
 	add("reply-large", "the reply to call 8 comes on a stream", wire.KindReply, 8, wire.FlagLarge, 0, nil)
 	add("cancel", "nobody waits for call 7 any more", wire.KindCancel, 7, 0, 0, nil)
 	add("request-descriptors", "call 9 of copy, whose value names both its descriptors", wire.KindRequest, 9, 0, 2, &wire.Request{Method: "copy", Value: named(t)})
-	add("one-way", "a hand-over with the client's socket attached", wire.KindOneWay, 0, 0, 1, &wire.Request{Method: wire.MethodHandOver, Value: handOver(t)})
+	plain := *examples()[6].(*wire.HandOver)
+	plain.Features, plain.Routed = []string{wire.FeatureLane}, nil
+	add("one-way", "a hand-over with the client's socket attached", wire.KindOneWay, 0, 0, 1, &wire.Request{Method: wire.MethodHandOver, Value: marshal(t, &plain)})
 	add("notice-terminating", "the sender takes no more requests", wire.KindNotice, 0, 0, 0, &wire.Notice{Name: wire.NoticeTerminating})
 	add("notice-handled", "credit for 64 one-way messages of 1,000 bytes comes back", wire.KindNotice, 0, 0, 0, &wire.Notice{Name: wire.NoticeHandled, Handled: 64, Bytes: 1000})
 	add("notice-facts", "the sender's facts", wire.KindNotice, 0, 0, 0, &wire.Notice{Name: wire.NoticeFacts, Facts: map[string]string{"container": "web"}})
@@ -159,6 +161,8 @@ func vectors(t *testing.T) (list []vector) {
 	add("finish", "the writer of a raw stream or a streaming call has written all", wire.KindFinish, 0, 0, 0, nil)
 	add("large", "the value of call 8", wire.KindLarge, 8, 0, 0, &text)
 	add("large-reply", "the value of the reply to call 8", wire.KindLarge, 8, wire.FlagReply, 0, &text)
+	add("open-relay", "a client leaves it to the instance to say routed", wire.KindOpen, 0, 0, 0, &wire.Open{Endpoint: "com.example.echo", Features: []string{wire.FeatureLane, wire.FeatureRelay}, Limits: wire.DefaultLimits})
+	add("one-way-relay", "its hand-over, to an instance that does", wire.KindOneWay, 0, 0, 1, &wire.Request{Method: wire.MethodHandOver, Value: marshal(t, examples()[6])})
 	return list
 }
 
@@ -168,11 +172,6 @@ func named(t *testing.T) []byte {
 		From *os.File `msgpack:"from"`
 		To   *os.File `msgpack:"to"`
 	}{os.Stdin, os.Stdout})
-}
-
-// handOver returns a full hand-over.
-func handOver(t *testing.T) []byte {
-	return marshal(t, examples()[6])
 }
 
 // marshal returns the bytes of a value; its descriptors travel beside them.

@@ -186,7 +186,8 @@ type HandOver struct {
 	Features []string `msgpack:"f,omitempty"`
 	Limits   Limits   `msgpack:"l"` // what the client accepts
 	Client   Process  `msgpack:"c"`
-	Socket   *os.File `msgpack:"d"` // the client's connection
+	Routed   *Routed  `msgpack:"r,omitempty"` // what the instance tells the client before it accepts; nil: the broker has
+	Socket   *os.File `msgpack:"d"`           // the client's connection
 }
 
 // Validate checks a HandOver that was received.
@@ -415,6 +416,10 @@ const (
 	ChannelLane   = "lane"   // the socket itself
 	ChannelStream = "stream" // its first stream
 )
+
+// FeatureRelay is the feature of instances that say routed themselves, and of clients that leave it to them: then both answers come together, without the
+// instance's pidfd.
+const FeatureRelay = "relay"
 
 // FeatureLane is the feature of message channels that are the socket itself, and carry descriptors.
 const FeatureLane = "lane"

@@ -38,7 +38,10 @@ func examples() []any {
 		&wire.Error{Code: wire.Conflict, Text: "taken", Origin: wire.Peer, Holder: &wire.Holder{PID: 1, UID: 2, Service: "s", Lease: "l"}, Retry: 5},
 		&wire.Register{Service: "com.example", Instance: 3, Endpoints: []string{"com.example.echo"}, Features: []string{"lane"}, Sessions: []wire.SessionInfo{info}},
 		&wire.Sessions{Sessions: []wire.SessionInfo{info, info}},
-		&wire.HandOver{Session: id, Endpoint: "com.example.echo", Title: "web", Features: []string{"lane"}, Limits: limits, Client: process, Socket: os.Stdin},
+		&wire.HandOver{
+			Session: id, Endpoint: "com.example.echo", Title: "web", Features: []string{"lane", "relay"}, Limits: limits, Client: process, Socket: os.Stdin,
+			Routed: &wire.Routed{Session: id, Service: "com.example", Instance: 3, Process: process},
+		},
 		&wire.Request{Method: "echo", Within: 2000, Value: wire.Raw{0xa2, 'h', 'i'}},
 		&wire.Notice{Name: wire.NoticeFacts, Handled: 1, Bytes: 2, Files: 3, Facts: map[string]string{"a": "1", "b": "2"}},
 		&wire.Stream{Method: "follow", Within: 2000, Value: wire.Raw{0xa2, 'h', 'i'}},

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 
@@ -104,7 +105,7 @@ func (c *conn) tryLane(o *outgoing) (whole, begun bool) {
 	}
 	c.batch = frameBuffer(o.frame)
 	c.parts = append(c.parts[:0], c.batch.b)
-	n := c.write()
+	n := c.write(o.files...)
 	if n > 0 && n < len(c.batch.b) {
 		c.batch.b = append(c.batch.b[:0], c.batch.b[n:]...)
 		return false, true
@@ -184,13 +185,16 @@ func (c *conn) finish(last *wire.Frame) error {
 // A halfCloser is a connection of which each direction ends by itself.
 type halfCloser interface{ CloseWrite() error }
 
-// write writes what the socket takes of the parts without waiting, and returns how much that was. An error comes again when the rest is written, or the reader
-// sees it.
-func (c *conn) write() (n int) {
-	if c.try != nil {
+// write writes what the socket takes of the parts without waiting, and returns how much that was. Files are attached to the first byte of the only part. An error
+// comes again when the rest is written, or the reader sees it.
+func (c *conn) write(files ...*os.File) (n int) {
+	switch {
+	case len(files) > 0 && c.unix != nil:
+		n = socket.TryWrite(c.unix, c.parts[0], files...)
+	case len(files) == 0 && c.try != nil:
 		n = c.try(c.parts)
-		c.stats.sent.Add(int64(n))
 	}
+	c.stats.sent.Add(int64(n))
 	clear(c.parts)
 	return n
 }

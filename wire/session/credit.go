@@ -47,8 +47,7 @@ func (c *credit) take(ctx, session context.Context, l load) error {
 		return wire.Errorf(wire.OverQuota, "send a message of %d bytes and %d descriptors: the peer takes %d and %d", l.bytes, l.files, c.limit.bytes, c.limit.files)
 	}
 	c.mu.Lock()
-	if len(c.waiting) == 0 && c.fitsLocked(l) {
-		c.giveLocked(l)
+	if c.tryLocked(l) {
 		c.mu.Unlock()
 		return nil
 	}
@@ -63,6 +62,21 @@ func (c *credit) take(ctx, session context.Context, l load) error {
 	case <-session.Done():
 		return c.leave(w, context.Cause(session))
 	}
+}
+
+// try takes credit for one message if nobody has to wait for that.
+func (c *credit) try(l load) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tryLocked(l)
+}
+
+func (c *credit) tryLocked(l load) bool {
+	if len(c.waiting) > 0 || !c.fitsLocked(l) {
+		return false
+	}
+	c.giveLocked(l)
+	return true
 }
 
 // leave gives up waiting.

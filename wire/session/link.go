@@ -22,7 +22,8 @@ type link interface {
 	more() bool
 	// direct reports whether try may ever write anything.
 	direct() bool
-	// try writes what it can of a frame without descriptors, without waiting. One that was begun and is not whole is the first of the next write.
+	// try writes what it can of a frame without waiting. With its first byte its descriptors have left, too. One that was begun and is not whole is the first
+	// of the next write.
 	try(o *outgoing) (whole, begun bool)
 	// write writes whole frames, and the rest of one that was begun; only a single one may have descriptors. An unsentError says that this one was not written,
 	// and others can be.

@@ -58,7 +58,7 @@ const outboxLimit = 256 << 10
 // An outbox is the queue of frames on their way out.
 //
 //	idle ──── a frame comes that the link may take at once ──▶ direct: who brings the frame writes what needs no waiting
-//	idle ──── a frame comes with descriptors, or joins ──────▶ writing: a writer runs, and joins what waits into one write
+//	idle ──── a frame comes that joins ──────────────────────▶ writing: a writer runs, and joins what waits into one write
 //	direct ── all was written, and nothing waits ────────────▶ idle
 //	direct ── else ──────────────────────────────────────────▶ writing: what is left of the frame comes first
 //	writing ─ nothing waits any more ────────────────────────▶ idle
@@ -136,7 +136,7 @@ func (o *outbox) tryPush(m *outgoing) (room <-chan struct{}, done bool) {
 	}
 	if o.directLocked(m) {
 		o.mu.Unlock()
-		o.writeDirect(m)
+		o.writeDirect(m, true)
 		return nil, true
 	}
 	added := o.addLocked(m)
@@ -182,9 +182,17 @@ func (o *outbox) addLocked(m *outgoing) bool {
 	return true
 }
 
+// offer writes a frame if the link takes it at once, at least a part of it, with its descriptors. Else it does nothing, and reports false.
+func (o *outbox) offer(m *outgoing) bool {
+	o.mu.Lock()
+	direct := o.directLocked(m)
+	o.mu.Unlock()
+	return direct && o.writeDirect(m, false)
+}
+
 // directLocked takes a frame for who brings it to write, and reports false if there is more to write or it may have to wait.
 func (o *outbox) directLocked(m *outgoing) bool {
-	if o.link == nil || !o.link.direct() || o.writing || o.last || o.broken || len(o.queue) > 0 || len(m.files) > 0 || m.joins {
+	if o.link == nil || !o.link.direct() || o.writing || o.last || o.broken || len(o.queue) > 0 || m.joins {
 		return false
 	}
 	m.done()
@@ -192,9 +200,13 @@ func (o *outbox) directLocked(m *outgoing) bool {
 	return true
 }
 
-// writeDirect writes what the link takes of a frame at once, and leaves the rest, and what came meanwhile, to a writer.
-func (o *outbox) writeDirect(m *outgoing) {
+// writeDirect writes what the link takes of a frame at once, and leaves the rest, and what came meanwhile, to a writer. A frame that the link has not begun is left to it only with keep.
+func (o *outbox) writeDirect(m *outgoing, keep bool) (begun bool) {
 	whole, begun := o.link.try(m)
+	if begun { // its descriptors have left
+		socket.CloseFiles(m.files)
+		m.files = nil
+	}
 	if whole {
 		o.trace(sentFrame, 0, m.frame)
 		m.wrote()
@@ -202,7 +214,7 @@ func (o *outbox) writeDirect(m *outgoing) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writing = false
-	if !whole {
+	if !whole && (begun || keep) {
 		m.taken, m.begun = begun, begun
 		if !o.broken {
 			o.queue = slices.Insert(o.queue, 0, m)
@@ -210,6 +222,7 @@ func (o *outbox) writeDirect(m *outgoing) {
 		}
 	}
 	o.startLocked()
+	return begun
 }
 
 func (o *outbox) startLocked() {

@@ -30,7 +30,8 @@ const (
 // follow: the new reader takes that of the old one in own, and the old one gets one in handlers.
 //
 // A request may be served here if it is not large, no one-way message before it is still to be handled, and the handler of its method was quick the last time;
-// that of a slow one gets a goroutine at once. One-way messages are always the taker's.
+// that of a slow one gets a goroutine at once. One-way messages are the taker's, but for those of a control connection, also slow ones: there the reader is the taker, and goes on
+// as one when the reading has been given on.
 //
 // The session's mutex guards it.
 type reader struct {
@@ -119,16 +120,25 @@ func (s *Session) serveHere(m *Message) (reads bool) {
 		reads = s.reader.handling == m
 		if reads && returned {
 			s.reader.doneLocked()
+			s.taking = s.taking && !m.OneWay // nobody else has put anything into the inbox
 		} else if reads { // the handler is ending this goroutine
 			s.giveOnLocked()
 			reads = false
 		}
 		s.mu.Unlock()
-		if !reads {
-			s.handlers.Done()
+		if reads {
+			return
 		}
+		if m.OneWay {
+			s.handlers.Go(s.takeUp)
+		}
+		s.handlers.Done()
 	}()
-	s.answer(m)
+	if m.OneWay {
+		s.takeHere(m)
+	} else {
+		s.answer(m)
+	}
 	returned = true
 	return true
 }
@@ -136,7 +146,7 @@ func (s *Session) serveHere(m *Message) (reads bool) {
 // hereLocked reports whether a request is to be served by the reader, which then is handling it.
 func (s *Session) hereLocked(m *Message) bool {
 	r := &s.reader
-	if slices.Contains(r.slow, m.Method) || m.large || r.ending {
+	if slices.Contains(r.slow, m.Method) && !m.OneWay || m.large || r.ending {
 		return false
 	}
 	r.handling, r.since = m, time.Now()

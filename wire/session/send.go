@@ -65,6 +65,29 @@ func (s *Session) send(ctx context.Context, method string, value any) error {
 	return err
 }
 
+// TrySend sends a one-way message as Send does if nobody has to wait for that, and nothing stands in its way. Else it does nothing and reports false, and Send
+// waits or says what that is. It copies no descriptors: when it returns true those of value have left, and are closed.
+func (s *Session) TrySend(method string, value any) bool {
+	encoded := takeBuffer()
+	defer encoded.giveBack()
+	b, files, err := wire.AppendFiles(encoded.b, value)
+	if err != nil || len(b) > wire.MaxBody-len(method)-requestRoom || len(files) > 0 && !s.conf.Lane || s.Terminating() {
+		return false
+	}
+	encoded.b = b
+	request := wire.Request{Method: method, Value: b}
+	out := &outgoing{files: files}
+	l := load{int64(len(b)), int64(len(files))}
+	if request.Validate() != nil || out.request(wire.KindOneWay, 0, &request) != nil || !s.oneWay.try(l) {
+		return false
+	}
+	if !s.out.offer(out) {
+		s.oneWay.back(1, l)
+		return false
+	}
+	return true
+}
+
 // leave waits until a one-way message with descriptors has left: the kernel may not take them. One that may have left is no failure: its receiver may have
 // the descriptors.
 func (s *Session) leave(ctx context.Context, out *outgoing, unsent <-chan error, l load) error {

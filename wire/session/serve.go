@@ -55,6 +55,9 @@ func (s *Session) admit(m *Message) (here *Message, err error) {
 // takeUpLocked has a message handled behind all that came before, and reports whether that is for the reader to do.
 func (s *Session) takeUpLocked(m *Message) (here bool) {
 	switch {
+	case m.OneWay && !s.taking && s.streamless && s.hereLocked(m):
+		s.taking = true
+		return true
 	case s.taking || m.OneWay:
 		s.inbox = append(s.inbox, m)
 		if !s.taking {
@@ -185,6 +188,12 @@ func (s *Session) takeUp() {
 			tell()
 		}
 	}
+}
+
+// takeHere handles a one-way message on the reader, as the taker would.
+func (s *Session) takeHere(m *Message) {
+	defer s.tellHandled(1, m.load) // also if the handler ends its goroutine
+	s.handle(m)
 }
 
 // takeNext takes the next message out of the inbox. If there is none, the taker is done if it may stop.

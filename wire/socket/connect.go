@@ -53,14 +53,15 @@ func peerUser(conn *net.UnixConn) (uid uint32, own bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	h, cred, err := process.FromPeer(raw)
+	cred, err := process.PeerCred(raw)
+	if err != nil {
+		return 0, false, fmt.Errorf("identify the broker: %w", err)
+	}
 	own = int(cred.UID) == os.Geteuid()
 	if own && process.UnmappedUser(cred.UID) { // the number proves nothing
+		h, _, _ := process.FromPeer(raw)
 		own = h != nil && h.SameUser()
-	}
-	h.Close()
-	if err != nil && !errors.Is(err, process.ErrGone) {
-		return 0, false, fmt.Errorf("identify the broker: %w", err)
+		h.Close()
 	}
 	return cred.UID, own, nil
 }

@@ -1,0 +1,71 @@
+package socket
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-dev/fairlead/wire"
+)
+
+// soon is the longest frame that is read without being waited for, in bytes.
+const soon = 1 << 10
+
+// ReadNow reads exactly one frame from a socket, and not a byte more, if all of it has come. A frame of more than 1 KiB, one that comes with descriptors or is
+// malformed, and one that has not come is left where it is, and reads as false, for a reader that waits or says what is wrong.
+func ReadNow(conn syscall.Conn) (frame wire.Frame, ok bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return frame, false
+	}
+	raw.Control(func(fd uintptr) { frame, ok = readNow(int(fd)) })
+	return frame, ok
+}
+
+func readNow(fd int) (frame wire.Frame, ok bool) {
+	b := make([]byte, soon)
+	n, _, flags, _, err := unix.Recvmsg(fd, b, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	if err != nil || flags&unix.MSG_CTRUNC != 0 {
+		return frame, false
+	}
+	h, err := wire.ParseHeader(b[:n])
+	size := wire.HeaderSize + int(h.Length)
+	if err != nil || h.Files > 0 || n < size {
+		return frame, false
+	}
+	if n, _, err = unix.Recvfrom(fd, b[:size], unix.MSG_DONTWAIT); err != nil || n != size { // nobody else reads it
+		return frame, false
+	}
+	return wire.Frame{Header: h, Body: b[wire.HeaderSize:size]}, true
+}
+
+// TryWrite writes what conn takes of b without waiting, with files attached to its first byte, and returns how much that was. An error reads as nothing: whoever
+// writes in earnest then sees it. The caller keeps its files.
+func TryWrite(conn syscall.Conn, b []byte, files ...*os.File) int {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	fds := make([]int, len(files))
+	n, _ := withFDs(files, fds, func() (n int, err error) {
+		controlErr := raw.Control(func(fd uintptr) { n, err = sendNow(int(fd), b, fds) })
+		return n, errors.Join(controlErr, err)
+	})
+	return max(n, 0)
+}
+
+// sendNow sends what a socket takes of b without waiting, with descriptors attached to its first byte.
+func sendNow(fd int, b []byte, fds []int) (int, error) {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	for {
+		n, err := unix.SendmsgN(fd, b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
