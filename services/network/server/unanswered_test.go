@@ -54,7 +54,7 @@ func unansweredAt(t *testing.T, n int, again func(t *testing.T, path string, kep
 	}
 	s := open(t, path)
 	kept := allocate(t, s, network.Request{Hostname: "kept"}).Claim()
-	witness := run(t, "holder", path) // which lives to the end
+	witness := run(t, "holder", path)                                                                          // which lives to the end
 	until(t, "the session is told what it holds", func() bool { return s.Inspect().PeerFacts["lease"] != "" }) // which is an answer, too
 	tr.armed.Store(true)
 	_, err := network.Allocate(within(t, patience), s, network.Request{Hostname: "web", Witness: witness.pidfd()})
