@@ -122,13 +122,6 @@ func (b *budget) wait() time.Duration {
 	return cmp.Or(b.patience, replyWait)
 }
 
-// crowded reports whether there are more replies than always may be, besides one of n bytes.
-func (b *budget) crowded(n int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.replies-n > replyRoom
-}
-
 // tight reports whether more than half of it is taken.
 func (b *budget) tight() bool {
 	b.mu.Lock()

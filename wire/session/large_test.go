@@ -67,40 +67,29 @@ func (v seen) EncodeMsgpack(e *msgpack.Encoder) error {
 	return e.EncodeString(v.text)
 }
 
-// guard: lastLarge in encodeInTurn, before and within the turn, and crowded in wasLarge. Else each is encoded in vain, beside the one that waits to leave.
+// guard: lastLarge in encodeInTurn, within the turn. Else each is encoded in vain, beside the one that waits to leave.
 func TestALargeReplyThatIsKnownToBeOneIsNotEncodedBeforeThereIsRoom(t *testing.T) {
-	const large = 3 << 20
-	for name, sizes := range map[string][]int{
-		"large ones":              {large, large, large, large, large, large, large, large},
-		"large ones among others": {large, 1, large, 1, large, 1, large, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var times atomic.Int32
-			var begun sync.WaitGroup
-			begun.Add(len(sizes))
-			c, _ := both(t, handler{methods: methods{"large": func(_ context.Context, m *session.Message) (any, error) {
-				var n int
-				if err := m.Decode(&n); err != nil {
-					return nil, err
-				}
-				begun.Done()
-				begun.Wait()
-				return seen{strings.Repeat("x", n), &times}, nil
-			}}})
-			var all sync.WaitGroup
-			for _, n := range sizes {
-				all.Go(func() {
-					var reply string
-					if err := c.Call(within(t, 20*time.Second), "large", n, &reply); err != nil || len(reply) != n {
-						t.Errorf("%d bytes: %d bytes, %v", n, len(reply), err)
-					}
-				})
-			}
-			all.Wait()
-			if got := int(times.Load()); got != len(sizes) {
-				t.Errorf("%d replies are encoded %d times", len(sizes), got)
+	const replies, large = 8, 3 << 20
+	var times atomic.Int32
+	var begun sync.WaitGroup
+	begun.Add(replies)
+	c, _ := both(t, handler{methods: methods{"large": func(context.Context, *session.Message) (any, error) {
+		begun.Done()
+		begun.Wait()
+		return seen{strings.Repeat("x", large), &times}, nil
+	}}})
+	var all sync.WaitGroup
+	for range replies {
+		all.Go(func() {
+			var reply string
+			if err := c.Call(within(t, 20*time.Second), "large", nil, &reply); err != nil || len(reply) != large {
+				t.Errorf("%d bytes, %v, want %d", len(reply), err, large)
 			}
 		})
+	}
+	all.Wait()
+	if got := times.Load(); got != replies {
+		t.Errorf("%d replies are encoded %d times", replies, got)
 	}
 }
 

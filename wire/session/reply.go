@@ -76,32 +76,42 @@ func (s *Session) replyUnsent(m *Message, err error) {
 // encodeInTurn encodes a reply. One that is not short waits for room in the session's budget before it is held; how much it has taken of that is returned, too. Where
 // nothing is given back for replyWait the reply is an error. That of a method whose last reply was large waits before it is encoded.
 func (s *Session) encodeInTurn(m *Message, reply any, err error) (r encoded, reserved int) {
-	for size := 0; ; {
-		if err == nil {
-			size = max(size, s.lastLarge(m.Method))
-		}
+	size := 0
+	if err == nil {
+		size = s.lastLarge(m.Method)
+	}
+	for done := false; !done; {
 		if size > reserved && s.awaitRoom(size-reserved) {
 			reserved = size
 		} else if size > reserved && err == nil {
 			err = wire.Errorf(wire.OverQuota, "a reply of %d bytes: the session has had no room for it for %v: read other replies and streams first", size, replyWait)
 		}
-		s.encoding.Lock()
-		if err == nil && s.lastLarge(m.Method) > reserved { // as whoever had the turn before has found
-			s.encoding.Unlock()
-			continue
-		}
-		r = s.encode(m.id, m.Method, reply, err)
-		s.wasLarge(m.Method, len(r.large), reserved)
-		s.encoding.Unlock()
-		size = len(r.large) + len(r.frame.Body)
-		if size <= max(reserved, shortReply) || s.ctx.Err() != nil {
-			return r, reserved
-		}
-		if s.held.tryTake(size-reserved) == nil {
-			return r, size
-		}
-		r = encoded{} // it is encoded again when there is room
+		r, size, done = s.encodeOnce(m, reply, err, reserved)
 	}
+	return r, size
+}
+
+// encodeOnce encodes a reply, for which so much of the budget was taken, and takes what else it needs. It returns how much that is in all. Where there is no room, nothing is encoded.
+func (s *Session) encodeOnce(m *Message, reply any, err error, reserved int) (r encoded, size int, done bool) {
+	s.encoding.Lock()
+	defer s.encoding.Unlock()
+	if size = s.lastLarge(m.Method); err == nil && size > reserved { // as whoever had the turn before has found
+		return r, size, false
+	}
+	r = s.encode(m.id, m.Method, reply, err)
+	size = len(r.large) + len(r.frame.Body)
+	if r.large != nil {
+		defer s.wasLarge(m.Method, size)
+	} else {
+		defer s.wasLarge(m.Method, 0)
+	}
+	switch {
+	case size <= max(reserved, shortReply), s.ctx.Err() != nil:
+		return r, reserved, true
+	case s.held.tryTake(size-reserved) == nil:
+		return r, size, true
+	}
+	return encoded{}, size, false
 }
 
 // lastLarge returns how long the last reply of a method was in bytes, if it was large.
@@ -112,11 +122,8 @@ func (s *Session) lastLarge(method string) int {
 }
 
 // wasLarge notes how long the reply of a method was, 0 for one that was not large. The session knows maxSlow methods of large replies, and forgets them all when
-// there are more. What it knows it does not forget while others than this one, which has reserved so much, wait.
-func (s *Session) wasLarge(method string, size, reserved int) {
-	if size == 0 && s.held.crowded(reserved) {
-		return
-	}
+// there are more.
+func (s *Session) wasLarge(method string, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -27,6 +27,17 @@ func listenAt(t *testing.T, path string, backlog int) int {
 	return fd
 }
 
+// shortFolder makes a folder of a path to which a socket's name fits.
+func shortFolder(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "socket-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	return folder
+}
+
 // waits reports whether somebody waits in a listening socket's queue.
 func waits(t *testing.T, fd int) bool {
 	t.Helper()
@@ -66,7 +77,7 @@ func TestAClientWaitsAtTheSocketOfItsUserIfItCan(t *testing.T) {
 		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "b.sock")
+			path := filepath.Join(shortFolder(t), "b.sock")
 			door := socket.Door(path, uint32(os.Geteuid()))
 			if err := os.Mkdir(filepath.Dir(door), 0o755); err != nil {
 				t.Fatal(err)
@@ -89,7 +100,7 @@ func TestAClientWaitsAtTheSocketOfItsUserIfItCan(t *testing.T) {
 
 // A user who floods the broker is in nobody's way but its own.
 func TestAClientWhoseUsersQueueIsFullDoesNotTakeAPlaceOfOthers(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "b.sock")
+	path := filepath.Join(shortFolder(t), "b.sock")
 	door := socket.Door(path, uint32(os.Geteuid()))
 	if err := os.Mkdir(filepath.Dir(door), 0o755); err != nil {
 		t.Fatal(err)
@@ -122,7 +133,7 @@ func TestRootIsNotLedAwayFromABrokerInAFolderOfEverybodys(t *testing.T) {
 		"where only root can, at another user's broker's": {0o755, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder := t.TempDir()
+			folder := shortFolder(t)
 			path := filepath.Join(folder, "b.sock")
 			door := socket.Door(path, 0)
 			err := errors.Join(os.Chmod(folder, test.mode), os.Mkdir(filepath.Dir(door), 0o755), os.Chown(filepath.Dir(door), nobody, nobody))
