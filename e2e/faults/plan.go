@@ -53,7 +53,7 @@ type Round struct {
 
 const (
 	roundTime = 8 * time.Second // of faults
-	meanPause = 40 * time.Millisecond
+	meanPause = 25 * time.Millisecond
 )
 
 // A share is how likely something is beside others.
