@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 // serveAndLinger serves an endpoint until its input says something, and lives on.
@@ -257,4 +258,27 @@ func TestAServiceThatIsDeclaredWhileItIsServedIsThatOfItsProcess(t *testing.T) {
 		s.Close()
 		return inspected(t, b, echoEndpoint).Instance == 1
 	})
+}
+
+// The end of an instance is recorded with no lock held, and another process may register meanwhile.
+func TestAnInstanceThatRegistersAtTheMomentAnotherEndsIsReached(t *testing.T) {
+	b := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{{Name: echoEndpoint, Endpoints: []string{echoEndpoint}}}})
+	for n := range 30 {
+		first := play(t, "serve", echoEndpoint, b.Socket)
+		first.line(t)
+		until(t, "the first is registered", func() bool { return inspected(t, b, echoEndpoint).PID == first.cmd.Process.Pid })
+		must(t, first.cmd.Process.Kill())
+		var control *session.Session
+		until(t, "the second is registered", func() (is bool) {
+			var err error
+			control, err = register(b.Socket, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}})
+			return err == nil
+		})
+		for range 20 { // meanwhile the end of the first is recorded
+			if d := inspected(t, b, echoEndpoint); d.State != broker.ServiceRunning || d.PID != os.Getpid() {
+				t.Fatalf("round %d: the second has registered, and it is %s, process %d", n, d.State, d.PID)
+			}
+		}
+		lose(control)
+	}
 }

@@ -226,7 +226,9 @@ func (s *service) ended(l *life, exit Exit, failure error) {
 	s.remember()
 	s.mu.Lock()
 	close(l.over)
-	s.nextLocked(l)
+	if s.life == l { // else another process has registered while the record was written
+		s.nextLocked(l)
+	}
 	s.mu.Unlock()
 	s.b.retired(s)
 }
