@@ -124,16 +124,6 @@ func (r *registrar) leave(control *session.Session) {
 // newsWait is how long the news of a session waits for more: what opened and is used at once has the processors for itself, and a short one is told in one message.
 const newsWait = 2 * time.Millisecond
 
-// pause waits for newsWait, or until over is closed.
-func pause(over <-chan struct{}) {
-	t := time.NewTimer(newsWait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-over:
-	}
-}
-
 // report tells the broker what opened and what ended, until the control connection is lost.
 func (r *registrar) report(control *session.Session) {
 	for {
@@ -141,7 +131,10 @@ func (r *registrar) report(control *session.Session) {
 		if len(batch) == 0 {
 			select {
 			case <-r.host.News():
-				pause(control.Done())
+				select {
+				case <-time.After(newsWait):
+				case <-control.Done():
+				}
 				continue
 			case <-control.Done():
 				return
