@@ -133,7 +133,7 @@ func TestFloodsOfSessionsDisturbNobodyAndLeaveNothing(t *testing.T) {
 		if code := p.exit(t); code != 0 {
 			t.Errorf("%v exits %d: %v", p.cmd.Args[1:], code, p.stderr)
 		}
-		t.Logf("%v: %s", p.cmd.Args[1:], p.stdout.String())
+		t.Logf("%v: %s", p.cmd.Args[1:], p.stdout.whole(t))
 	}
 	stop()
 	calling.Wait()

@@ -228,8 +228,9 @@ func TestNothingIsLostThatTheBrokersDeathsAndTheInstancesCrashesCannotExplain(t 
 			t.Errorf("a crowd exits %d: %v", code, c.stderr)
 		}
 		var one tally
-		if err := json.Unmarshal([]byte(c.stdout.Last(1)), &one); err != nil {
-			t.Fatal(err)
+		lines := strings.Split(c.stdout.whole(t), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &one); err != nil {
+			t.Fatalf("the last of what a crowd says, %q: %v", lines, err)
 		}
 		sum.Opened, sum.Answered = sum.Opened+one.Opened, sum.Answered+one.Answered
 		add(refused, one.Refused)
