@@ -227,7 +227,7 @@ func newTrier(c net.Conn) trier {
 	var n int
 	write := func(fd uintptr) bool {
 		if len(parts) == 1 {
-			n, _ = unix.Write(int(fd), parts[0])
+			n = socket.Send(fd, parts[0])
 		} else {
 			n, _ = unix.Writev(int(fd), parts)
 		}

@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"errors"
 	"os"
 	"syscall"
 
@@ -20,14 +19,14 @@ func ReadNow(conn syscall.Conn) (frame wire.Frame, ok bool) {
 	if err != nil {
 		return frame, false
 	}
-	raw.Control(func(fd uintptr) { frame, ok = readNow(int(fd)) })
+	raw.Control(func(fd uintptr) { frame, ok = readNow(fd) })
 	return frame, ok
 }
 
-func readNow(fd int) (frame wire.Frame, ok bool) {
+func readNow(fd uintptr) (frame wire.Frame, ok bool) {
 	b := make([]byte, soon)
-	n, _, flags, _, err := unix.Recvmsg(fd, b, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	if err != nil || flags&unix.MSG_CTRUNC != 0 {
+	n, flags := receive(fd, b, unix.MSG_PEEK)
+	if n == 0 || flags&unix.MSG_CTRUNC != 0 {
 		return frame, false
 	}
 	h, err := wire.ParseHeader(b[:n])
@@ -35,7 +34,7 @@ func readNow(fd int) (frame wire.Frame, ok bool) {
 	if err != nil || h.Files > 0 || n < size {
 		return frame, false
 	}
-	if n, _, err = unix.Recvfrom(fd, b[:size], unix.MSG_DONTWAIT); err != nil || n != size { // nobody else reads it
+	if n, _ = receive(fd, b[:size], 0); n != size { // nobody else reads it
 		return frame, false
 	}
 	return wire.Frame{Header: h, Body: b[wire.HeaderSize:size]}, true
@@ -50,22 +49,12 @@ func TryWrite(conn syscall.Conn, b []byte, files ...*os.File) int {
 	}
 	fds := make([]int, len(files))
 	n, _ := withFDs(files, fds, func() (n int, err error) {
-		controlErr := raw.Control(func(fd uintptr) { n, err = sendNow(int(fd), b, fds) })
-		return n, errors.Join(controlErr, err)
-	})
-	return max(n, 0)
-}
-
-// sendNow sends what a socket takes of b without waiting, with descriptors attached to its first byte.
-func sendNow(fd int, b []byte, fds []int) (int, error) {
-	var rights []byte
-	if len(fds) > 0 {
-		rights = unix.UnixRights(fds...)
-	}
-	for {
-		n, err := unix.SendmsgN(fd, b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		if err != unix.EINTR {
-			return n, err
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
 		}
-	}
+		err = raw.Control(func(fd uintptr) { n = send(fd, b, rights) })
+		return n, err
+	})
+	return n
 }

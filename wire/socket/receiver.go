@@ -62,15 +62,8 @@ func (r *Receiver) receive(fd uintptr) (done bool) {
 	}
 	r.oob = controls.Get().(*[]byte)
 	r.message.Control = &(*r.oob)[0]
-	for {
-		r.message.SetControllen(controlSize)
-		n, err := recvmsg(fd, &r.message)
-		if err == unix.EINTR {
-			continue
-		}
-		r.n, r.errno = n, err
-		break
-	}
+	r.message.SetControllen(controlSize)
+	r.n, r.errno = receiveMessage(fd, &r.message, 0)
 	if done = r.errno != unix.EAGAIN; !done {
 		r.letGo()
 	}
