@@ -48,6 +48,7 @@ var errNoLane = wire.Errorf(wire.Unsupported, "this session has no lane, and car
 // Call sends a request and waits for its reply, which it decodes into reply unless that is nil. A nil request has no value. Values may have up to
 // wire.MaxLarge bytes, and up to wire.MaxFiles descriptors: fields of type *os.File. Those in request stay the caller's; those that reply takes are the
 // caller's, too. The deadline of ctx travels with the request; when ctx ends, the handler's context at the other end does too.
+// A deadline holds exactly, and a call that is canceled returns within 5 ms of that.
 // Every failure is a *wire.Error: the peer's own, DeadlineExceeded, Canceled, Terminating, OverQuota, Malformed, Unsupported for descriptors where there
 // is no lane, or the code of the session's end. Its Sent says whether the request had left.
 func (s *Session) Call(ctx context.Context, method string, request, reply any) error {
@@ -209,6 +210,9 @@ func (s *Session) followUp(ctx context.Context, id uint32, value []byte, out *ou
 
 // await waits for the reply to a request that is queued.
 func (s *Session) await(ctx context.Context, id uint32, p *pending) (r result, sent bool, err error) {
+	if s.takeLead(p) {
+		s.lead(p)
+	}
 	select {
 	case r = <-p.done:
 	case <-ctx.Done():
@@ -261,7 +265,9 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 	}
 	s.pending[s.nextID] = p
 	p.out.joins = len(s.pending) > fewCalls
-	s.needReaderLocked()
+	if s.reader.handling != nil {
+		s.giveOnLocked()
+	}
 	if !p.flush {
 		s.stats.callsMade.Add(1)
 	}

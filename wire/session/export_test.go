@@ -73,3 +73,15 @@ func (s *Session) InMemory() int {
 
 // Buffered returns how large yamux's buffer of a stream counts as when so much is unread.
 func Buffered(unread int) int { return buffered(unread) }
+
+// Resting reports whether the session's reader is off the socket, and no caller reads.
+func (s *Session) Resting() bool { return s.isOff(resting) }
+
+// Led reports whether a caller reads.
+func (s *Session) Led() bool { return s.isOff(led) }
+
+func (s *Session) isOff(as off) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reader.off == as
+}

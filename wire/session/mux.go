@@ -53,6 +53,7 @@ func (m *mux) start(spawn func(func()) bool) error {
 	y, err := begin(&muxConn{Conn: m.s.conn.Conn, mux: m}, yamuxConfig(m.s.log()))
 	if err == nil {
 		m.y = y
+		m.s.restNoMore()
 		m.accepting = !m.s.conf.Lane || spawn(m.s.accept) // without a lane that begins behind the message channel
 	}
 	return err

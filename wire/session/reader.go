@@ -25,6 +25,7 @@ const (
 //	handling ─ its reply is queued ──────────────────────────▶ reading
 //	handling ─ readerWait is over; somebody here waits for the peer; the handler ends its goroutine ──▶ given on
 //	reading ── the end, a breach, the loss of the peer ──────▶ over
+//	reading ── replies to one caller, one call after another ▶ resting, see lead.go
 //
 // Given on: another goroutine is reading, and the one that was the reader is its handler's alone, and ends with it. The places in the session's wait groups
 // follow: the new reader takes that of the old one in own, and the old one gets one in handlers.
@@ -42,7 +43,13 @@ type reader struct {
 	watching bool          // the timer runs, for this request or an earlier one
 	timer    *time.Timer   // nil until it runs for the first time
 	slow     []string      // methods that were not quick the last time: few, so that a map would be larger and no faster
+	off      off           // why nobody reads, or a caller does
+	restless bool          // it does not rest: streams have begun
+	kicked   bool          // who leads has been told to stop reading
+	brisk    int           // replies in a row that came soon after the one before
+	replied  time.Time     // when the last one came
 	method   string        // of the last message; only who reads uses it, and without the mutex
+	reply    bool          // the last frame was one; likewise
 }
 
 // beginReading starts the first reader.
@@ -66,7 +73,7 @@ func (s *Session) read() {
 	s.readOn()
 }
 
-// readOn reads the message channel until the session is over or the reading has been given on.
+// readOn reads the message channel until the session is over, the reading has been given on, or it rests.
 func (s *Session) readOn() {
 	for {
 		s.link.wait()
@@ -74,15 +81,22 @@ func (s *Session) readOn() {
 		if here != nil && !s.serveHere(here) {
 			return
 		}
-		if err == nil {
-			continue
+		if err != nil {
+			s.readNoMore(err)
+			return
 		}
-		if _, ours := errors.AsType[*wire.Error](err); ours {
-			s.breach(err)
-		} else if err != errEnd {
-			s.lost(err)
+		if s.rests() {
+			return
 		}
-		break
+	}
+}
+
+// readNoMore ends the session, unless it has ended, after the message channel's last frame.
+func (s *Session) readNoMore(err error) {
+	if _, ours := errors.AsType[*wire.Error](err); ours {
+		s.breach(err)
+	} else if err != errEnd {
+		s.lost(err)
 	}
 	if s.conf.Lane {
 		s.conn.in.close()
@@ -100,6 +114,7 @@ func (s *Session) readNext() (here *Message, err error) {
 		return nil, err
 	}
 	s.trace(receivedFrame, 0, a.Frame)
+	s.reader.reply = a.Kind == wire.KindReply
 	if a.Kind != wire.KindEnd {
 		return s.receive(a)
 	}
@@ -165,13 +180,14 @@ func (r *reader) watchLocked(s *Session, wait time.Duration) {
 	}
 }
 
-// watch gives the reading on if what the reader is handling takes too long. It runs once for many quick requests.
+// watch gives the reading on if what the reader is handling takes too long, or what who leads waits for, or when the rest is over. It runs once for many quick
+// requests.
 func (s *Session) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.reader
 	r.watching = false
-	if r.handling == nil {
+	if r.handling == nil && r.off == onSocket {
 		r.timer = nil // an idle session needs none
 		return
 	}
@@ -179,11 +195,16 @@ func (s *Session) watch() {
 		r.watchLocked(s, left)
 		return
 	}
+	if r.handling == nil {
+		s.rouseLocked()
+		return
+	}
 	r.tookLocked(r.handling.Method, readerWait)
 	s.giveOnLocked()
 }
 
-// needReader has another goroutine read on if the reader is handling a request: who calls it is about to wait for the peer, and may be that handler.
+// needReader has another goroutine read on if the reader is handling a request, or nobody else reads: who calls it is about to wait for the peer, and may be that
+// handler.
 func (s *Session) needReader() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,6 +223,7 @@ func (s *Session) needReaderLocked() {
 	if s.reader.handling != nil {
 		s.giveOnLocked()
 	}
+	s.rouseLocked()
 }
 
 // giveOnLocked has another goroutine read on while the reader's is handling a request.
