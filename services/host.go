@@ -193,7 +193,7 @@ func (h *Host) accept(o wire.HandOver, conn *net.UnixConn, client *process.Handl
 	h.mu.Lock() // who asks for the session, once a call on it was answered, finds it
 	s, err := session.New(conn, session.Config{
 		ID: o.Session, Endpoint: o.Endpoint, Title: o.Title, Peer: peer,
-		Handler: handler, Send: o.Limits, Receive: limits, Logger: h.log, Lane: slices.Contains(features, wire.FeatureLane),
+		Handler: handler, Send: o.Limits, Receive: limits, Logger: h.log, Idle: h.watch, Lane: slices.Contains(features, wire.FeatureLane),
 	})
 	begun := &hosted{Session: s}
 	if err == nil {

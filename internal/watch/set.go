@@ -1,4 +1,4 @@
-// Package watch tells when the other end of a socket, or a process, is gone.
+// Package watch tells when the other end of a socket, or a process, is gone, and when something comes on a socket.
 package watch
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Kind says what is watched, and so what counts as gone.
+// A Kind says what is watched, and so what counts as gone: what the callback tells.
 type Kind int
 
 const (
@@ -21,6 +21,8 @@ const (
 	Socket Kind = iota
 	// Process is a pidfd. The process is gone when it has exited, waited for or not.
 	Process
+	// Silence is a connected socket on which nothing comes. It is gone when something can be read: data, or that there will be none.
+	Silence
 )
 
 // batch is how many events are taken from the kernel at a time.
@@ -110,8 +112,10 @@ func interest(kind Kind) (unix.EpollEvent, error) {
 		return unix.EpollEvent{Events: unix.EPOLLHUP | unix.EPOLLERR | unix.EPOLLONESHOT}, nil
 	case Process:
 		return unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}, nil
+	case Silence:
+		return unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLONESHOT}, nil
 	}
-	return unix.EpollEvent{}, fmt.Errorf("watch a descriptor: kind %d is neither Socket nor Process", kind)
+	return unix.EpollEvent{}, fmt.Errorf("watch a descriptor: kind %d is not Socket, Process or Silence", kind)
 }
 
 // Remove ends a watch. It returns true if the callback has not run and never will, and false if the callback has run,

@@ -43,6 +43,30 @@ func TestDataAndAHalfCloseAreNotAHangUp(t *testing.T) {
 	}
 }
 
+func TestASilenceIsOverWhenSomethingCanBeRead(t *testing.T) {
+	for name, end := range map[string]func(other *os.File){
+		"data":         func(other *os.File) { other.Write([]byte("data")) },
+		"a half-close": func(other *os.File) { raw(t, other).Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_WR) }) },
+		"the end":      func(other *os.File) { other.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			s := newSet(t)
+			own, other := pair(t)
+			for range 2 { // the second time it is over already
+				over := make(chan struct{})
+				w := add(t, s, own, watch.Silence, func() { close(over) })
+				end(other)
+				await(t, over, "the callback")
+				if s.Remove(w) || s.Len() != 0 {
+					t.Error("the watch is not over")
+				}
+				end = func(*os.File) {}
+			}
+		})
+	}
+}
+
 func TestUnreadDataDoesNotHideAHangUp(t *testing.T) {
 	leavesNothing(t)
 	s := newSet(t)

@@ -136,6 +136,8 @@ func (s *Session) finish(end wire.End) bool {
 		return false
 	}
 	s.ended = &end
+	s.rouseLocked()
+	s.reader.parking.stopLocked()
 	waiting, hooks := s.pending, s.hooks
 	s.pending, s.hooks = nil, nil
 	s.mu.Unlock()

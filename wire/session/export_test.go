@@ -80,6 +80,12 @@ func (s *Session) Resting() bool { return s.isOff(resting) }
 // Led reports whether a caller reads.
 func (s *Session) Led() bool { return s.isOff(led) }
 
+// Parked reports whether the session waits on no goroutine.
+func (s *Session) Parked() bool { return s.isOff(parked) }
+
+// Look has the session parked if nothing has come since Look or the session's own timer last looked.
+func (s *Session) Look() { s.look() }
+
 func (s *Session) isOff(as off) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -323,8 +323,18 @@ func unexpected(err error) error {
 	return err
 }
 
-// receive reads once into b, or, if that is nil, into memory that it is lent, and keeps the descriptors that come.
+// receive reads once into b, or, if that is nil, into memory that it is lent, and keeps the descriptors that come. Only who waits for the first byte of a frame, and so
+// has lent memory, comes off the socket when the reader is kicked.
 func (in *incoming) receive(b []byte) (n int, err error) {
+	for {
+		n, err = in.receiveOnce(b)
+		if b == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !in.mux.s.unkick() {
+			return n, err
+		}
+	}
+}
+
+func (in *incoming) receiveOnce(b []byte) (n int, err error) {
 	var files []*os.File
 	var flags int
 	switch {

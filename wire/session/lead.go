@@ -35,6 +35,7 @@ const (
 	onSocket off = iota
 	resting
 	led
+	parked // see park.go
 )
 
 // rests reports whether the reader, which has taken a frame, rests from now on.
@@ -74,13 +75,38 @@ func (s *Session) restLocked(now time.Time) {
 // rouseLocked has the reader back on the socket, if it is off it: who leads gives the reading back.
 func (s *Session) rouseLocked() {
 	r := &s.reader
-	switch {
-	case r.off == resting:
+	switch r.off {
+	case resting:
 		s.returnLocked()
-	case r.off == led && !r.kicked:
-		r.kicked = true
-		s.conn.SetReadDeadline(longAgo) // nobody else sets one meanwhile: yamux begins only now, and does not end before it is read for
+	case led:
+		s.kickLocked()
+	case parked:
+		s.unparkLocked()
 	}
+}
+
+// kickLocked has who waits on the socket come off it. Nobody else sets a deadline meanwhile: yamux begins only now, and does not end before it is read for.
+func (s *Session) kickLocked() {
+	s.reader.kicked = true
+	s.conn.SetReadDeadline(longAgo)
+}
+
+// unkickLocked has reading go on, and reports whether anybody was kicked. A kick that came too late hits nobody behind it, as it is made under the mutex, too.
+func (s *Session) unkickLocked() bool {
+	if !s.reader.kicked {
+		return false
+	}
+	s.reader.kicked = false
+	s.conn.SetReadDeadline(time.Time{})
+	return true
+}
+
+// unkick is unkickLocked for who is in the midst of a frame.
+func (s *Session) unkick() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.parkLaterLocked()
+	return s.unkickLocked()
 }
 
 // returnLocked has a goroutine of the reader's read on.
@@ -94,7 +120,12 @@ func (s *Session) takeLead(p *pending) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.reader
-	if r.off != resting {
+	switch r.off {
+	case resting:
+	case parked:
+		s.unparkLocked()
+		return false
+	default:
 		return false
 	}
 	now := time.Now()
@@ -130,13 +161,11 @@ func (s *Session) lead(p *pending) {
 	})
 }
 
-// endLead ends the lead. A kick that came too late hits nobody behind it, as the mutex is held.
+// endLead ends the lead.
 func (s *Session) endLead(nextLocked func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reader.kicked {
-		s.reader.kicked = false
-		s.conn.SetReadDeadline(time.Time{})
+	if s.unkickLocked() {
 		s.conn.in.resume()
 	}
 	nextLocked()
@@ -159,9 +188,14 @@ func (in *incoming) shortReply() bool {
 	return err == nil && h.Kind == wire.KindReply && h.Flags&wire.FlagLarge == 0 && len(b) >= wire.HeaderSize+int(h.Length)
 }
 
-// resume forgets that reading was interrupted.
+// interrupted reports whether who waited was kicked.
+func (in *incoming) interrupted() bool {
+	return in.failed != nil && errors.Is(in.failed, os.ErrDeadlineExceeded)
+}
+
+// resume forgets that.
 func (in *incoming) resume() {
-	if errors.Is(in.failed, os.ErrDeadlineExceeded) {
+	if in.interrupted() {
 		in.failed = nil
 	}
 }

@@ -26,6 +26,7 @@ const (
 //	handling ─ readerWait is over; somebody here waits for the peer; the handler ends its goroutine ──▶ given on
 //	reading ── the end, a breach, the loss of the peer ──────▶ over
 //	reading ── replies to one caller, one call after another ▶ resting, see lead.go
+//	reading ── nothing has come for some seconds ────────────▶ parked, see park.go
 //
 // Given on: another goroutine is reading, and the one that was the reader is its handler's alone, and ends with it. The places in the session's wait groups
 // follow: the new reader takes that of the old one in own, and the old one gets one in handlers.
@@ -45,16 +46,20 @@ type reader struct {
 	slow     []string      // methods that were not quick the last time: few, so that a map would be larger and no faster
 	off      off           // why nobody reads, or a caller does
 	restless bool          // it does not rest: streams have begun
-	kicked   bool          // who leads has been told to stop reading
+	kicked   bool          // who waits on the socket has been told to come off it
 	brisk    int           // replies in a row that came soon after the one before
 	replied  time.Time     // when the last one came
-	method   string        // of the last message; only who reads uses it, and without the mutex
-	reply    bool          // the last frame was one; likewise
+	parking  parking
+	method   string // of the last message; only who reads uses it, and without the mutex
+	reply    bool   // the last frame was one; likewise
 }
 
 // beginReading starts the first reader.
 func (s *Session) beginReading() {
 	s.own.Add(1)
+	s.mu.Lock()
+	s.parkLaterLocked()
+	s.mu.Unlock()
 	go s.read()
 }
 
@@ -73,10 +78,18 @@ func (s *Session) read() {
 	s.readOn()
 }
 
-// readOn reads the message channel until the session is over, the reading has been given on, or it rests.
+// readOn reads the message channel until the session is over, the reading has been given on, or the reader rests or is parked.
 func (s *Session) readOn() {
 	for {
 		s.link.wait()
+		if s.conf.Lane && s.conn.in.interrupted() {
+			switch parked, kicked := s.parks(); {
+			case parked:
+				return
+			case kicked:
+				continue
+			}
+		}
 		here, err := s.readNext()
 		if here != nil && !s.serveHere(here) {
 			return

@@ -29,6 +29,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/internal/watch"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -58,6 +59,7 @@ type Config struct {
 	Receive  wire.Limits  // what this side accepts of the peer; zero: wire.DefaultLimits
 	Origin   wire.Origin  // where Close's end arises for the peer; zero: wire.Peer
 	Logger   *slog.Logger // zero: nothing is logged
+	Idle     *watch.Set   // where the session waits when nothing has come for some seconds, if it has a lane and is on a socket; nil: on a goroutine of its own
 	// Lane says that both sides have agreed on the lane, see Offer. The connection must then have a method CloseWrite() error.
 	Lane bool
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
@@ -12,8 +13,12 @@ import (
 	"github.com/fairlead-dev/fairlead/services/network"
 )
 
-// few is how many idle sessions there are when all is measured for the first time.
-const few = 10
+const (
+	// few is how many idle sessions there are when all is measured for the first time.
+	few = 10
+	// settle is how long they are left alone before they are weighed: a session that is idle for 2 s waits on no goroutine.
+	settle = 3 * time.Second
+)
 
 // An IdleResult is what idle sessions cost, each of them.
 type IdleResult struct {
@@ -151,6 +156,7 @@ func grown[T io.Closer](n int, open func() (T, error), pid int, weigh func() (we
 	if list, err = openAll(n, open); err != nil {
 		return f, nil, err
 	}
+	time.Sleep(settle)
 	after, heavy, err := look()
 	f = each1(before, after, n)
 	if weigh != nil {
