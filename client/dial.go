@@ -213,6 +213,9 @@ func ask(conn *net.UnixConn, open wire.Frame) (routed wire.Routed, accepted wire
 			if malformed != nil {
 				return routed, accepted, malformed
 			}
+			if refusal.Origin != wire.Broker { // what an instance says of itself is the peer's here
+				refusal.Origin = wire.Peer
+			}
 			return routed, accepted, refusal
 		default:
 			err = wire.Errorf(wire.Malformed, "the broker answers with a %v", f.Kind)

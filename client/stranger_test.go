@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-dev/fairlead/broker/brokertest"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
 )
 
@@ -62,5 +64,24 @@ func TestWhoDoesNotAnswerIsNamedWhenTheTimeIsOver(t *testing.T) {
 	_, err := client.Dial(ctx, "com.example.test", client.Options{Socket: path})
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, wire.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer from the broker at "+path+" in time") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestARefusalIsThatOfTheServiceWhateverItsCode(t *testing.T) {
+	b := brokertest.Start(t)
+	code := make(chan wire.Code, 1)
+	b.Serve(services.Server{
+		Endpoints: map[string]*services.Mux{endpoint: services.NewMux()},
+		Accept:    func(context.Context, services.Opening) error { return wire.Errorf(<-code, "not so") },
+	})
+	for _, c := range []wire.Code{wire.Malformed, wire.Unsupported, wire.Refused} {
+		code <- c
+		_, err := client.Dial(within(t, 10*time.Second), endpoint, client.Options{Socket: b.Socket})
+		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != c || e.Origin != wire.Peer {
+			t.Errorf("refused with %s: %+v, want it of the peer", c, err)
+		}
+		if _, stranger := errors.AsType[*client.StrangerError](err); stranger {
+			t.Errorf("refused with %s, the broker is taken for none: %v", c, err)
+		}
 	}
 }
