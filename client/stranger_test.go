@@ -41,16 +41,35 @@ func stranger(t *testing.T, answer string) (path string) {
 	return path
 }
 
+// frames are the bytes of frames, one of each kind with its value.
+func frames(t *testing.T, bodies map[wire.Kind]any, kinds ...wire.Kind) string {
+	t.Helper()
+	var b []byte
+	for _, kind := range kinds {
+		f, err := wire.NewFrame(kind, 0, bodies[kind])
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = f.Append(b)
+	}
+	return string(b)
+}
+
 func TestWhatListensAndIsNoBrokerIsToldAtOnce(t *testing.T) {
 	for name, answer := range map[string]string{
 		"another protocol":     "220 mail.example.com ESMTP\r\n",
 		"another version":      "\x02\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 		"no answer to an open": "\x01\x22\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+		"a session without an id": frames(t, map[wire.Kind]any{wire.KindRouted: wire.Routed{Session: "x", Service: "s"}, wire.KindAccepted: wire.Accepted{}},
+			wire.KindRouted, wire.KindAccepted),
 	} {
 		path := stranger(t, answer)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		_, err := client.Dial(ctx, "com.example.test", client.Options{Socket: path}) // although it would wait for a broker
+		s, err := client.Dial(ctx, "com.example.test", client.Options{Socket: path}) // although it would wait for a broker
 		cancel()
+		if err == nil {
+			s.Abort(wire.End{})
+		}
 		if e, ok := errors.AsType[*client.StrangerError](err); !ok || e.Path != path || !errors.Is(err, wire.Unsupported) && !errors.Is(err, wire.Malformed) {
 			t.Errorf("%s: %v", name, err)
 		}
