@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-dev/fairlead/client"
 	"github.com/fairlead-dev/fairlead/services"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/session"
 )
 
 // stranger answers every connection at a socket with a text, and then reads what comes.
@@ -72,6 +73,19 @@ func TestWhatListensAndIsNoBrokerIsToldAtOnce(t *testing.T) {
 		}
 		if e, ok := errors.AsType[*client.StrangerError](err); !ok || e.Path != path || !errors.Is(err, wire.Unsupported) && !errors.Is(err, wire.Malformed) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAServiceThatBreaksTheProtocolMakesNoStrangerOfTheBroker(t *testing.T) {
+	routed := wire.Routed{Session: session.NewID(), Service: "com.example.test"}
+	for name, then := range map[string]wire.Kind{"no answer to an open": wire.KindFinish, "a feature that was not offered": wire.KindAccepted} {
+		t.Setenv("FAIRLEAD_LANE", "0")
+		bodies := map[wire.Kind]any{wire.KindRouted: routed, wire.KindAccepted: wire.Accepted{Features: []string{wire.FeatureLane}}}
+		path := stranger(t, frames(t, bodies, wire.KindRouted, then))
+		_, err := client.Dial(within(t, 10*time.Second), "com.example.test", client.Options{Socket: path})
+		if _, stranger := errors.AsType[*client.StrangerError](err); stranger || !errors.Is(err, wire.Malformed) {
+			t.Errorf("%s: %v, want %s", name, err, wire.Malformed)
 		}
 	}
 }
