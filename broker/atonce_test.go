@@ -4,8 +4,11 @@ import (
 	"context"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/broker/brokertest"
@@ -99,6 +102,38 @@ func TestRoutedIsSaidOnceByTheBrokerOrTheInstance(t *testing.T) {
 				t.Errorf("the broker lists %+v", open)
 			}
 		})
+	}
+}
+
+// The instance sees which way an open has taken: on the long one Go's poller watches the connection, for which the socket, and so also the instance's copy, is set not to block.
+func TestAnOpenForWhichNobodyHasToBeWaitedForIsHandedOverByWhoAcceptsIt(t *testing.T) {
+	leavesNothing(t)
+	at := brokertest.Socket(t)
+	p := play(t, "broker", "", at)
+	p.line(t)
+	came := handedOver(t, brokertest.At(t, at), wire.FeatureRelay)
+	atOnce := func(features ...string) bool {
+		halt(t, p.cmd.Process.Pid) // it finds the frame there when it accepts
+		conn, err := connect(at)
+		must(t, err)
+		defer conn.Close()
+		must(t, say(conn, wire.KindOpen, wire.Open{Endpoint: echoEndpoint, Features: features, Limits: wire.DefaultLimits}))
+		must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+		h := receive(t, came)
+		defer h.Socket.Close()
+		raw, err := h.Socket.SyscallConn() // Fd would have it block
+		must(t, err)
+		var flags int
+		must(t, raw.Control(func(fd uintptr) { flags, err = unix.FcntlInt(fd, unix.F_GETFL, 0) }), err)
+		return flags&unix.O_NONBLOCK == 0
+	}
+	for tries := 1; !atOnce(wire.FeatureRelay); tries++ { // not where it was stopped while it wrote something else to the instance
+		if tries == 50 {
+			t.Fatalf("of %d opens none was handed over at once", tries)
+		}
+	}
+	if atOnce() {
+		t.Error("a client that does not relay was handed over before it was told where")
 	}
 }
 

@@ -94,7 +94,8 @@ func (i *instance) end(text string) wire.End {
 	return wire.End{Code: wire.Interrupted, Origin: wire.Local, Text: text}
 }
 
-// handedLocked notes that a hand-over is on its way to an instance, and has somebody look after it.
+// handedLocked notes that a hand-over is on its way to an instance, and has somebody look after it. Progress is what the instance tells of them, and nothing else: clients who come, find that
+// it takes no more, and go, must not hide that it is hung.
 func (t *table) handedLocked(i *instance, at time.Time) {
 	if i.opening == 0 {
 		i.progress = at
@@ -104,12 +105,6 @@ func (t *table) handedLocked(i *instance, at time.Time) {
 		i.looked = true
 		time.AfterFunc(t.takeWait, func() { t.look(i) })
 	}
-}
-
-// progressLocked notes that an instance has taken a hand-over up, or that it was withdrawn.
-func (t *table) progressLocked(i *instance) {
-	i.opening--
-	i.progress = time.Now()
 }
 
 // look has an instance asked that has taken nothing up for too long. What it has not even then, it was never given.

@@ -169,6 +169,33 @@ func TestAnotherTakesThePlaceOfAProcessThatReadsNothingAndIsNotTheBrokersToEnd(t
 	}
 }
 
+// The guard is that drop is no progress: without, an instance that takes nothing is never asked while clients come, find that it takes no more, and go.
+func TestAnInstanceThatReadsNothingIsReplacedAlsoWhileClientsComeAndGo(t *testing.T) {
+	for name, features := range map[string][]string{"handed over at once": {wire.FeatureRelay}, "handed over the long way": nil} {
+		t.Run(name, func(t *testing.T) {
+			_, b := serving(t, broker.Config{}, impatient)
+			control, err := connect(b.Socket)
+			must(t, err)
+			defer control.Close() // nobody reads it
+			must(t, say(control, wire.KindRegister, wire.Register{Service: echoEndpoint, Endpoints: []string{echoEndpoint}, Features: features}), answer(control))
+			comes := func() {
+				conn, err := connect(b.Socket)
+				must(t, err)
+				t.Cleanup(func() { conn.Close() })
+				must(t, say(conn, wire.KindOpen, wire.Open{Endpoint: echoEndpoint, Within: 50, Features: features, Limits: wire.DefaultLimits}))
+			}
+			for range wire.DefaultLimits.Files { // what it has given credit for
+				comes()
+			}
+			until(t, "its place is free", func() bool {
+				comes()
+				_, err := client.Dial(within(t, 20*time.Millisecond), echoEndpoint, client.Options{Socket: b.Socket, NoWait: true})
+				return errors.Is(err, wire.UnknownEndpoint)
+			})
+		})
+	}
+}
+
 // The guard is that look has what is lost expire: without, who was being handed over stays charged for that until somebody lists the sessions.
 func TestAHandOverThatIsLostIsChargedToNobodyAnyMore(t *testing.T) {
 	b, at := serving(t, broker.Config{}, func(b *broker.Broker) {

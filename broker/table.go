@@ -58,7 +58,7 @@ func (t *table) takeLocked(e *entry) {
 		close(e.taken)
 		e.taken = nil
 		t.quotas.Discharge(e.Client.UID, quota.Descriptors)
-		t.progressLocked(e.instance)
+		e.instance.opening--
 	}
 }
 
@@ -194,6 +194,9 @@ func (t *table) update(info wire.SessionInfo, i *instance) bool {
 		e = &entry{told: true, Session: Session{ID: info.ID, Endpoint: info.Endpoint, Title: info.Title, OpenedAt: wire.Time(info.OpenedAt), Client: info.Client, Instance: i.process}}
 	}
 	i.heard = true
+	if e.taken != nil {
+		e.instance.progress = time.Now()
+	}
 	if info.End != nil {
 		t.closeLocked(e, *info.End, wire.Time(info.ClosedAt))
 		return true

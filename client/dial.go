@@ -160,11 +160,11 @@ func attempt(ctx context.Context, path string, open wire.Open, o Options) (*Sess
 	})
 }
 
-// unopened says of an error at whom the open has come to nothing: where nothing was answered that a broker answers, it is what listens at the path.
+// unopened says of an error at whom the open has come to nothing: where nothing was answered that a broker answers, it is what listens at the path; behind routed it is the service.
 func unopened(path string, routed bool, err error) error {
 	e, known := errors.AsType[*wire.Error](err)
 	switch {
-	case known && e.Origin == wire.Local && (e.Code == wire.Unsupported || e.Code == wire.Malformed):
+	case known && !routed && e.Origin == wire.Local && (e.Code == wire.Unsupported || e.Code == wire.Malformed):
 		return &StrangerError{Path: path, Err: err}
 	case known:
 		return err
@@ -204,8 +204,10 @@ func ask(conn *net.UnixConn, open wire.Frame) (routed wire.Routed, accepted wire
 		}
 		switch f.Kind {
 		case wire.KindRouted:
-			routed = wire.Routed{}
-			err = wire.Unmarshal(f.Body, &routed)
+			var last wire.Routed
+			if err = wire.Unmarshal(f.Body, &last); err == nil {
+				routed = last
+			}
 		case wire.KindAccepted:
 			return routed, accepted, wire.Unmarshal(f.Body, &accepted)
 		case wire.KindRefused:
@@ -213,9 +215,12 @@ func ask(conn *net.UnixConn, open wire.Frame) (routed wire.Routed, accepted wire
 			if malformed != nil {
 				return routed, accepted, malformed
 			}
+			if refusal.Origin != wire.Broker { // what an instance says of itself is the peer's here
+				refusal.Origin = wire.Peer
+			}
 			return routed, accepted, refusal
 		default:
-			err = wire.Errorf(wire.Malformed, "the broker answers with a %v", f.Kind)
+			err = wire.Errorf(wire.Malformed, "an open is answered with a %v", f.Kind)
 		}
 		if err != nil {
 			return routed, accepted, err

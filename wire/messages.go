@@ -86,7 +86,8 @@ func (o *Open) Validate() error {
 	return checkOffer(o.Title, o.Features)
 }
 
-// Routed tells a client which session it gets and who the instance is. The instance's pidfd comes with it where there is one.
+// Routed tells a client which session it gets and who the instance is, by the broker's word or, with FeatureRelay, the instance's own. The instance's pidfd comes with
+// the broker's where there is one.
 type Routed struct {
 	Session  string  `msgpack:"s"`
 	Service  string  `msgpack:"n"`
@@ -94,7 +95,21 @@ type Routed struct {
 	Process  Process `msgpack:"p"`
 }
 
-// A Process is who somebody is, as the kernel told the broker.
+// Validate checks a Routed that was received.
+func (r *Routed) Validate() error {
+	if err := CheckID(r.Session); err != nil {
+		return err
+	}
+	if err := CheckName(r.Service); err != nil {
+		return err
+	}
+	if len(r.Process.Program) > MaxFact {
+		return Errorf(Malformed, "routed to session %s: an oversized program", r.Session)
+	}
+	return nil
+}
+
+// A Process is who somebody is. The broker and instances have it from the kernel; a client has its instance's from a Routed.
 type Process struct {
 	PID     int    `msgpack:"p" json:"pid"`
 	UID     uint32 `msgpack:"u" json:"uid"`
@@ -200,6 +215,11 @@ func (h *HandOver) Validate() error {
 	}
 	if h.Socket == nil {
 		return Errorf(Malformed, "hand-over of %s without a socket", h.Session)
+	}
+	if h.Routed != nil {
+		if err := h.Routed.Validate(); err != nil {
+			return err
+		}
 	}
 	return checkOffer(h.Title, h.Features)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -323,5 +324,31 @@ func TestALargeReplyWhoseDescriptorsCannotBeSentFailsAlone(t *testing.T) {
 	}
 	if d := time.Since(began); d > 4*time.Second {
 		t.Errorf("draining took %v: its value was still being sent", d)
+	}
+}
+
+// A message may be on its way to the socket, and in no queue, when its session ends.
+func TestDescriptorsOfAMessageThatMeetsTheEndOfItsSessionAreClosed(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector closes files that nobody else does
+	leavesNothing(t)
+	files := numberedFiles(t, wire.MaxFiles)
+	defer socket.CloseFiles(files)
+	open := len(descriptors())
+	for n := range 1000 {
+		left, right := sockets(t)
+		s := session.NewControl(left, session.Config{Opener: true})
+		var both sync.WaitGroup
+		both.Go(func() { s.Send(t.Context(), "take", carried{Files: files}) })
+		both.Go(func() {
+			for at := time.Now().Add(time.Duration(n%100) * time.Microsecond); time.Now().Before(at); { // no timer is that exact
+			}
+			s.Abort(wire.End{})
+		})
+		both.Wait()
+		s.Wait()
+		right.Close()
+		if now := len(descriptors()); now > open {
+			t.Fatalf("round %d: %d descriptors are left open", n, now-open)
+		}
 	}
 }

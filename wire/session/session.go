@@ -53,7 +53,7 @@ type Config struct {
 	Endpoint string       // the endpoint that was opened
 	Title    string       // what the client calls the session, for people
 	Opener   bool         // this side opened it: it is the client, and the yamux client
-	Peer     wire.Process // the other side, as the kernel told the broker
+	Peer     wire.Process // the other side; see Session.Peer
 	Handler  Handler      // nil: every request is answered with wire.UnknownMethod
 	Send     wire.Limits  // what the peer accepts of this side; zero: wire.DefaultLimits
 	Receive  wire.Limits  // what this side accepts of the peer; zero: wire.DefaultLimits
@@ -229,7 +229,8 @@ func (s *Session) Endpoint() string { return s.conf.Endpoint }
 // Title returns what the client calls the session; it may hold anything.
 func (s *Session) Title() string { return s.conf.Title }
 
-// Peer returns who is at the other end, as the kernel told the broker when the session was opened.
+// Peer returns who is at the other end: to an instance its client, as the kernel says of the session's socket; to a client its instance, as that says of itself, for
+// people. It is zero where that has said nothing.
 func (s *Session) Peer() wire.Process { return s.conf.Peer }
 
 // Started returns when this end of the session began.
