@@ -37,6 +37,7 @@ func newDoor(l *net.UnixListener) (*door, error) {
 	if d.file, err = l.File(); err != nil { // the net package accepts connections of its own alone
 		return nil, fmt.Errorf("listen: %w", err)
 	}
+	socket.PassRights(d.file, false) // the broker takes none of anybody, so that nobody can have it wait for the close of one
 	if d.raw, err = d.file.SyscallConn(); err == nil {
 		d.reserve, err = os.Open(os.DevNull)
 	}

@@ -284,7 +284,7 @@ func (s *Session) release() {
 	s.forsake()
 	s.shut.Do(func() {
 		s.released.Store(true)
-		s.conn.Close()
+		socket.Drop(s.conn)
 		s.mux.close()
 		s.out.fail()
 	})

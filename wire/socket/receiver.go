@@ -8,12 +8,14 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// controlSize is room, in bytes, for more descriptors than a frame may have, so that too many are seen as such and closed.
-var controlSize = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
+// mostRights is how many descriptors one sendmsg(2) can have: SCM_MAX_FD of the kernel.
+const mostRights = 253
+
+// controlSize is room, in bytes, for all descriptors that can come at once: of what there is no room for the kernel lets go itself, and waits for the last copy of a TCP socket as long as
+// its sender has said (SO_LINGER, socket(7)).
+var controlSize = unix.CmsgSpace(4 * mostRights)
 
 // controls are memory for what comes beside the bytes. Only a receiver that has something to read keeps one.
 var controls = sync.Pool{New: func() any { b := make([]byte, controlSize); return &b }}
