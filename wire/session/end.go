@@ -284,7 +284,7 @@ func (s *Session) release() {
 	s.forsake()
 	s.shut.Do(func() {
 		s.released.Store(true)
-		socket.Drop(s.conn)
+		s.conn.Close()
 		s.mux.close()
 		s.out.fail()
 	})

@@ -17,7 +17,7 @@ type Socket interface {
 }
 
 // Drop closes a Unix socket of which nobody reads the rest, for nobody to wait: close(2) lets go of the descriptors that are in its queue, and of the last copy of a TCP socket as
-// slowly as its sender has said (SO_LINGER, socket(7)). So these are received first, and discarded. Others may read it meanwhile.
+// slowly as its sender has said (SO_LINGER, socket(7)). So these are received first, and discarded. Nobody else may read it meanwhile.
 func Drop(s Socket) error {
 	if raw, err := s.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { empty(int(fd)) })
