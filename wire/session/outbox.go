@@ -212,16 +212,21 @@ func (o *outbox) writeDirect(m *outgoing, keep bool) (begun bool) {
 		m.wrote()
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.writing = false
-	if !whole && (begun || keep) {
+	left := !whole && (begun || keep)
+	dropped := left && o.broken // meanwhile
+	if left {
 		m.taken, m.begun = begun, begun
-		if !o.broken {
-			o.queue = slices.Insert(o.queue, 0, m)
-			o.bytes += wire.HeaderSize + len(m.frame.Body)
-		}
+	}
+	if left && !dropped {
+		o.queue = slices.Insert(o.queue, 0, m)
+		o.bytes += wire.HeaderSize + len(m.frame.Body)
 	}
 	o.startLocked()
+	o.mu.Unlock()
+	if dropped {
+		socket.CloseFiles(m.files)
+	}
 	return begun
 }
 
