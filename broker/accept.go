@@ -44,7 +44,7 @@ func (a arrival) client() wire.Process {
 // refuse answers with err and closes the connection.
 func (a arrival) refuse(err error) {
 	a.answer(err)
-	unix.Close(a.fd)
+	socket.DropFD(a.fd)
 }
 
 // answer answers with a refusal. It waits for nothing: the few bytes are the first on their socket. A peer that is gone is told nothing.

@@ -259,7 +259,7 @@ func (a arrival) identify() (party, error) {
 
 // refuse answers with err and closes the connection. A peer that went away is told nothing.
 func (b *Broker) refuse(conn *net.UnixConn, err error) {
-	defer conn.Close()
+	defer socket.Drop(conn)
 	e := wire.AsError(err).Bounded()
 	if e.Code == wire.Internal { // of the socket: the peer is gone or too slow
 		b.log.Debug("connection without a first frame", "err", err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker/quota"
 	"github.com/fairlead-dev/fairlead/wire"
+	"github.com/fairlead-dev/fairlead/wire/socket"
 )
 
 // openAtOnce hands a client's connection over where nobody has to be waited for: the client may open the endpoint, an instance serves that and takes the connection
@@ -44,6 +45,7 @@ func (b *Broker) takeNow(i *instance, client party, o wire.Open, a arrival) bool
 	began := time.Now()
 	h, _ := b.enter(i, client, o)
 	h.Socket = a.file
+	socket.PassRights(a.file, true)
 	taken := i.control.TrySend(wire.MethodHandOver, h)
 	if taken {
 		b.counters.handOver(nil, began)

@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"syscall"
@@ -222,5 +223,25 @@ func TestAShortSessionIsToldWithItsBeginningAndItsEnd(t *testing.T) {
 	}
 	if len(seen) != n {
 		t.Errorf("%d sessions are told of, want %d", len(seen), n)
+	}
+}
+
+// guard: PassRights in newDoor. What waits in the queue of a connection that is refused is let go where connections are accepted, and closing it could take any time.
+func TestNobodySendsTheBrokerADescriptor(t *testing.T) {
+	b := brokertest.Start(t)
+	conn, err := connect(b.Socket)
+	must(t, err)
+	defer conn.Close()
+	file, err := os.Open(os.DevNull)
+	must(t, err)
+	defer file.Close()
+	raw, err := conn.SyscallConn()
+	must(t, err)
+	raw.Control(func(fd uintptr) { _, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS) })
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		t.Skip("the kernel cannot refuse descriptors for a socket (Linux 6.16)")
+	}
+	if _, _, err := conn.WriteMsgUnix([]byte{wire.Version}, syscall.UnixRights(int(file.Fd())), nil); !errors.Is(err, unix.EPERM) {
+		t.Errorf("one is sent: %v, want %v", err, unix.EPERM)
 	}
 }

@@ -37,6 +37,7 @@ func newDoor(l *net.UnixListener) (*door, error) {
 	if d.file, err = l.File(); err != nil { // the net package accepts connections of its own alone
 		return nil, fmt.Errorf("listen: %w", err)
 	}
+	socket.PassRights(d.file, false) // the broker takes none of anybody, so that nobody can have it wait for the close of one
 	if d.raw, err = d.file.SyscallConn(); err == nil {
 		d.reserve, err = os.Open(os.DevNull)
 	}
@@ -90,13 +91,7 @@ func newDoors(path string, most int) (*doors, error) {
 	}
 	err := socket.CheckPath(socket.Door(path, unknownUID)) // the longest
 	if err == nil {
-		err = os.Mkdir(ds.folder, 0o755)
-	}
-	if errors.Is(err, os.ErrExist) {
-		err = socket.CheckPrivate(ds.folder)
-	}
-	if err == nil {
-		err = os.Chmod(ds.folder, 0o755) // whatever the umask is
+		_, err = ds.prepare()
 	}
 	if err != nil {
 		ds.closed = true
@@ -111,13 +106,30 @@ func newDoors(path string, most int) (*doors, error) {
 	return ds, nil
 }
 
+// prepare makes the folder, or checks that it is still one in which nobody else can put anything: what is at a path in another's could be a link by the time its owner is changed. It
+// reports whether the folder was not there.
+func (ds *doors) prepare() (made bool, err error) {
+	if err := socket.CheckFolder(filepath.Dir(ds.folder)); err != nil {
+		return false, err
+	}
+	err = os.Mkdir(ds.folder, 0o755)
+	made = err == nil
+	if errors.Is(err, fs.ErrExist) {
+		err = socket.CheckPrivate(ds.folder)
+	}
+	if err == nil {
+		err = os.Chmod(ds.folder, 0o755) // whatever the umask is
+	}
+	return made, err
+}
+
 // enter notes that a user was let in, and returns a door that it has opened for that user; nil: there is one, or there can be none.
 func (ds *doors) enter(uid uint32) (opened *door, err error) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	d := ds.open[uid]
 	if d == nil && !ds.closed && (len(ds.open) < ds.most || ds.closeOldestLocked() || operates(uid)) {
-		if opened, err = listenFor(uid, ds.path(uid)); err != nil {
+		if opened, err = ds.openLocked(uid); err != nil {
 			return nil, err
 		}
 		d, ds.open[uid] = opened, opened
@@ -126,6 +138,20 @@ func (ds *doors) enter(uid uint32) (opened *door, err error) {
 		d.used.Store(time.Now().UnixNano())
 	}
 	return opened, nil
+}
+
+// openLocked opens a door for a user. If somebody has removed the folder it is made again, and those who had a door in it get another one when they come next.
+func (ds *doors) openLocked(uid uint32) (*door, error) {
+	made, err := ds.prepare()
+	if err != nil {
+		return nil, fmt.Errorf("listen for uid %d: %w", uid, err)
+	}
+	if made {
+		for other, d := range ds.open {
+			ds.closeLocked(other, d)
+		}
+	}
+	return listenFor(uid, ds.path(uid))
 }
 
 func (ds *doors) path(uid uint32) string {
@@ -152,7 +178,9 @@ func (ds *doors) closeOldestLocked() bool {
 
 func (ds *doors) closeLocked(uid uint32, d *door) {
 	delete(ds.open, uid)
-	os.Remove(ds.path(uid))
+	if socket.CheckPrivate(ds.folder) == nil {
+		os.Remove(ds.path(uid))
+	}
 	d.stop()
 }
 

@@ -100,7 +100,7 @@ func TestAgainstManyUsersThoseWhoCameLastKeepTheirSockets(t *testing.T) {
 	}
 }
 
-// guard: CheckPrivate in newDoors.
+// guard: CheckPrivate in prepare.
 func TestAHostileFolderOfUsersSocketsIsLeftAlone(t *testing.T) {
 	for name, set := range map[string]func(x trap, folder string) error{
 		"a link": func(x trap, folder string) error { return os.Symlink(x.folder, folder) },
@@ -124,6 +124,53 @@ func TestAHostileFolderOfUsersSocketsIsLeftAlone(t *testing.T) {
 			x.untouched(t)
 		})
 	}
+}
+
+// guard: prepare in openLocked. What is at a path in another's folder could be a link by the time its owner is changed.
+func TestAFolderOfUsersSocketsThatIsReplacedWhileTheBrokerRunsGetsNone(t *testing.T) {
+	needsRoot(t)
+	for name, set := range map[string]func(x trap, folder string) error{
+		"a link": func(x trap, folder string) error { return os.Symlink(x.folder, folder) },
+		"another user's folder": func(_ trap, folder string) error {
+			return errors.Join(os.Mkdir(folder, 0o755), os.Chown(folder, nobody, nobody))
+		},
+		"the folder above, which is another user's now": func(_ trap, folder string) error {
+			return os.Chown(filepath.Dir(folder), nobody, nobody)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := setTrap(t)
+			must(t, os.Chmod(filepath.Dir(x.socket), 0o755))
+			folder := filepath.Dir(socket.Door(x.socket, 0))
+			b := brokertest.StartWith(t, broker.Config{Socket: x.socket})
+			until(t, "root has one", func() bool { _, err := os.Lstat(socket.Door(x.socket, 0)); return err == nil })
+			must(t, os.RemoveAll(folder), set(x, folder))
+			if got := playWith(t, asStranger(t), "connects", x.socket, x.socket).line(t); got != "<nil>" {
+				t.Fatalf("a stranger connects: %s", got)
+			}
+			ask[broker.Status](t, b, broker.MethodStatus, nil) // behind the stranger
+			if entries, err := os.ReadDir(folder); !errors.Is(err, fs.ErrNotExist) && (err != nil || len(entries) > 0) {
+				t.Errorf("in it: %v, %v", entries, err)
+			}
+			b.Stop()
+			x.untouched(t)
+		})
+	}
+}
+
+func TestAFolderOfUsersSocketsThatIsRemovedIsMadeAgain(t *testing.T) {
+	needsRoot(t)
+	b := brokertest.Start(t)
+	must(t, os.Chmod(filepath.Dir(b.Socket), 0o755))
+	has := func(uid uint32) bool { _, err := os.Lstat(socket.Door(b.Socket, uid)); return err == nil }
+	until(t, "root has one", func() bool { return has(0) })
+	must(t, os.RemoveAll(filepath.Dir(socket.Door(b.Socket, 0))))
+	if got := playWith(t, asStranger(t), "connects", b.Socket, b.Socket).line(t); got != "<nil>" {
+		t.Fatalf("a stranger connects: %s", got)
+	}
+	until(t, "the stranger has one", func() bool { return has(nobody) })
+	ask[broker.Status](t, b, broker.MethodStatus, nil)
+	until(t, "root has another one", func() bool { return has(0) })
 }
 
 // accept gives up the descriptor in reserve and makes another one: that is the one to close.

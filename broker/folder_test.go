@@ -118,6 +118,27 @@ func TestAHostileFolderOfServicesFailsTheStartAndNothingInItIsFollowed(t *testin
 	}
 }
 
+// guard: CheckFolder in makePrivate. Whoever has the folder above could put a link in the place of the one of services at any time.
+func TestNothingIsWrittenBelowAFolderThatIsAnothersSinceTheBrokerStarted(t *testing.T) {
+	needsRoot(t)
+	x := setTrap(t)
+	started, above := filepath.Join(t.TempDir(), "started"), filepath.Dir(x.socket)
+	brokertest.StartWith(t, broker.Config{Socket: x.socket, Services: []servicefile.Service{
+		{Name: startedEndpoint, Endpoints: []string{startedEndpoint}, Program: []string{"/usr/bin/touch", started}},
+	}})
+	must(t, os.Chown(above, nobody, nobody))
+	_, err := client.Dial(within(t, patience), startedEndpoint, client.Options{Socket: x.socket})
+	if !errors.Is(err, wire.StartFailed) || !strings.Contains(err.Error(), above) {
+		t.Errorf("open: %v, want %s and the folder's name", err, wire.StartFailed)
+	}
+	if _, err := os.Lstat(x.services()); err == nil {
+		t.Error("the folder of services was made")
+	}
+	if _, err := os.Stat(started); err == nil {
+		t.Error("the service was started")
+	}
+}
+
 func TestABrokerDoesNotStartWhereOthersCouldReplaceItsSocket(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -108,6 +108,7 @@ func (i *instance) take(ctx context.Context, h wire.HandOver, conn *net.UnixConn
 	}
 	defer f.Close()
 	h.Socket = f
+	socket.PassRights(f, true)
 	if err := i.control.Send(ctx, wire.MethodHandOver, h); err != nil {
 		if wire.CodeOf(err) == wire.DeadlineExceeded {
 			return wire.Errorf(wire.Unavailable, "%v takes no sessions: it is stopped or overloaded", i)

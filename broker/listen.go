@@ -100,8 +100,11 @@ func Lock(path string) (*os.File, error) {
 	return lockFile(path)
 }
 
-// makePrivate makes the folder of the services, or checks that others cannot write it.
+// makePrivate makes the folder of the services, or checks that others cannot write it, nor put another in its place.
 func makePrivate(folder string) error {
+	if err := socket.CheckFolder(filepath.Dir(folder)); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the services: %w", err)
 	}

@@ -317,7 +317,7 @@ func (h *Host) endIdle() bool {
 
 // refuse tells a client why it gets no session, and the broker that there is none.
 func (h *Host) refuse(o wire.HandOver, conn *net.UnixConn, err error) {
-	defer conn.Close()
+	defer socket.Drop(conn)
 	e := wire.AsError(err).Bounded()
 	switch {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):

@@ -246,10 +246,11 @@ func (r *registrar) handOver(_ context.Context, m *session.Message) (any, error)
 	return nil, err
 }
 
-// turnAway tells a client why it gets no session where there is no descriptor left to make a connection of its socket.
+// turnAway closes the connection of a client, and tells it why it gets no session where there is no descriptor left to make a connection of its socket.
 func turnAway(client *os.File, err error) {
 	f, encodeErr := wire.NewFrame(wire.KindRefused, 0, wire.Error{Code: wire.OverQuota, Text: err.Error(), Origin: wire.Peer})
 	if encodeErr == nil {
 		client.Write(f.Append(nil)) // a few bytes, the first on this socket but for the broker's answer
 	}
+	socket.Drop(client)
 }

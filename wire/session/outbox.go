@@ -214,7 +214,7 @@ func (o *outbox) writeDirect(m *outgoing, keep bool) (begun bool) {
 	o.mu.Lock()
 	o.writing = false
 	left := !whole && (begun || keep)
-	dropped := left && o.broken
+	dropped := left && o.broken // meanwhile
 	if left {
 		m.taken, m.begun = begun, begun
 	}

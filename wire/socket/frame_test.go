@@ -319,9 +319,40 @@ func TestDescriptorsOfAFrameByTheHundredDoNotPileUp(t *testing.T) {
 	}
 }
 
-// guard: SO_LINGER in Discard. To close the last copy of a TCP socket waits as long as its sender has said, here for a minute.
+// guard: SO_LINGER in Discard, empty in Drop, and mostRights. To close the last copy of a TCP socket waits as long as its sender has said, here for a minute.
 func TestNobodyWaitsForAReceivedSocketThatLingers(t *testing.T) {
-	leavesNothing(t)
+	for name, receive := range map[string]func(t *testing.T, f *os.File) (letGo func()){
+		"discarded": func(_ *testing.T, f *os.File) func() { return func() { socket.Discard([]*os.File{f}) } },
+		"in the queue of a socket that is dropped": func(t *testing.T, f *os.File) func() {
+			a, b := sockets(t)
+			sendRaw(t, a, []byte("x"))
+			sendRaw(t, a, []byte("x"), f)
+			f.Close()
+			return func() { socket.Drop(b) }
+		},
+		"behind more than a frame may have": func(t *testing.T, f *os.File) func() {
+			a, b := sockets(t)
+			sendRaw(t, a, frame(t, "").Append(nil), append(files(t, 40), f)...)
+			f.Close()
+			return func() { socket.ReadFrame(b) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			letGo, closed := receive(t, lingering(t)), make(chan struct{})
+			go func() { letGo(); close(closed) }()
+			select {
+			case <-closed:
+			case <-time.After(20 * time.Second):
+				t.Error("it is not closed within 20 s")
+			}
+		})
+	}
+}
+
+// lingering returns a TCP socket whose last copy takes a minute to close.
+func lingering(t *testing.T) *os.File {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +366,7 @@ func TestNobodyWaitsForAReceivedSocketThatLingers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer peer.Close()
+	t.Cleanup(func() { peer.Close() })
 	c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 	for err == nil { // until nobody takes more: the peer reads nothing
 		_, err = c.Write(make([]byte, 1<<20))
@@ -355,11 +386,5 @@ func TestNobodyWaitsForAReceivedSocketThatLingers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	closed := make(chan struct{})
-	go func() { socket.Discard([]*os.File{f}); close(closed) }()
-	select {
-	case <-closed:
-	case <-time.After(20 * time.Second):
-		t.Error("it is not closed within 20 s")
-	}
+	return f
 }

@@ -6,19 +6,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveMessage is recvmsg(2), and sendMessage sendmsg(2), of which neither the standard library nor x/sys has a form that takes no memory. Descriptors are
-// close-on-exec. Neither ever waits, also where another process has taken O_NONBLOCK off the socket, and so they do not tell the scheduler, which would wake its
-// monitor, a thread of its own, at the first system call after each idle moment: a call would cost a third more.
-func receiveMessage(fd uintptr, m *unix.Msghdr, flags int) (n int, err unix.Errno) {
+// recvmsg is recvmsg(2), of which neither the standard library nor x/sys has a form that takes no memory. Descriptors are close-on-exec. It waits for no data, also where
+// another process has taken O_NONBLOCK off the socket. But it may wait for a TCP socket that it cannot pass on, as at RLIMIT_NOFILE, see Discard.
+func recvmsg(fd uintptr, m *unix.Msghdr) (n int, err unix.Errno) {
 	for {
-		got, _, err := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(m)), uintptr(flags|unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT))
+		got, _, err := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(m)), unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		if err != unix.EINTR {
 			return int(got), err
 		}
 	}
 }
 
-func sendMessage(fd uintptr, m *unix.Msghdr) (n int, err unix.Errno) {
+// recvmsgNow is recvmsg where no descriptor can come, and sendmsgNow is sendmsg(2). Neither ever waits, so they do not tell the scheduler, which would wake its
+// monitor, a thread of its own, at the first system call after each idle moment: a call would cost a third more.
+func recvmsgNow(fd uintptr, m *unix.Msghdr, flags int) (n int, err unix.Errno) {
+	for {
+		got, _, err := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(m)), uintptr(flags|unix.MSG_DONTWAIT))
+		if err != unix.EINTR {
+			return int(got), err
+		}
+	}
+}
+
+func sendmsgNow(fd uintptr, m *unix.Msghdr) (n int, err unix.Errno) {
 	for {
 		sent, _, err := unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if err != unix.EINTR {
@@ -40,22 +50,16 @@ func send(fd uintptr, b, control []byte) int {
 		m.Control = &control[0]
 		m.SetControllen(len(control))
 	}
-	n, err := sendMessage(fd, &m)
+	n, err := sendmsgNow(fd, &m)
 	if err != 0 {
 		return 0
 	}
 	return n
 }
 
-// receive receives up to len(b) bytes that have come, and the flags of recvmsg(2). Descriptors are dropped, which the flags say.
-func receive(fd uintptr, b []byte, how int) (n, flags int) {
-	data := unix.Iovec{Base: unsafe.SliceData(b)}
-	data.SetLen(len(b))
-	m := unix.Msghdr{Iov: &data}
-	m.SetIovlen(1)
-	n, err := receiveMessage(fd, &m, how)
-	if err != 0 {
-		return 0, 0
-	}
-	return n, int(m.Flags)
+// peek reads what has come, and leaves it there. It takes no descriptors, and says that there are some by MSG_CTRUNC in the message's flags.
+func peek(fd uintptr, m *unix.Msghdr) (n int, err unix.Errno) {
+	m.Control = nil
+	m.SetControllen(0)
+	return recvmsgNow(fd, m, unix.MSG_PEEK)
 }

@@ -25,8 +25,12 @@ func ReadNow(conn syscall.Conn) (frame wire.Frame, ok bool) {
 
 func readNow(fd uintptr) (frame wire.Frame, ok bool) {
 	b := make([]byte, soon)
-	n, flags := receive(fd, b, unix.MSG_PEEK)
-	if n == 0 || flags&unix.MSG_CTRUNC != 0 {
+	data := unix.Iovec{Base: &b[0]}
+	data.SetLen(len(b))
+	m := unix.Msghdr{Iov: &data}
+	m.SetIovlen(1)
+	n, errno := peek(fd, &m)
+	if errno != 0 || m.Flags&unix.MSG_CTRUNC != 0 {
 		return frame, false
 	}
 	h, err := wire.ParseHeader(b[:n])
@@ -34,7 +38,8 @@ func readNow(fd uintptr) (frame wire.Frame, ok bool) {
 	if err != nil || h.Files > 0 || n < size {
 		return frame, false
 	}
-	if n, _ = receive(fd, b[:size], 0); n != size { // nobody else reads it
+	data.SetLen(size)
+	if n, errno = recvmsgNow(fd, &m, 0); errno != 0 || n != size { // nobody else reads it
 		return frame, false
 	}
 	return wire.Frame{Header: h, Body: b[wire.HeaderSize:size]}, true

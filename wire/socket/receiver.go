@@ -8,12 +8,17 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fairlead-dev/fairlead/wire"
 )
 
-// controlSize is room, in bytes, for more descriptors than a frame may have, so that too many are seen as such and closed.
-var controlSize = unix.CmsgSpace(4 * (wire.MaxFiles + 1))
+// mostRights is how many descriptors one sendmsg(2) can have: SCM_MAX_FD of the kernel.
+const mostRights = 253
+
+// controlSize is room, in bytes, for all descriptors that can come at once: of what there is no room for the kernel lets go itself, and waits for the last copy of a TCP socket as long as
+// its sender has said (SO_LINGER, socket(7)).
+var controlSize = unix.CmsgSpace(4 * mostRights)
+
+// little is how much may be asked for, in bytes, for it to be looked at first. Of more, a second copy would cost more than it saves.
+const little = 4 << 10
 
 // controls are memory for what comes beside the bytes. Only a receiver that has something to read keeps one.
 var controls = sync.Pool{New: func() any { b := make([]byte, controlSize); return &b }}
@@ -36,6 +41,7 @@ type Receiver struct {
 	// What attempt works with.
 	message unix.Msghdr
 	data    unix.Iovec
+	size    int     // of data
 	lender  Lender  // nil: data is there
 	oob     *[]byte // nil: nothing is there to be read
 	n       int
@@ -60,31 +66,55 @@ func (r *Receiver) receive(fd uintptr) (done bool) {
 	if r.lender != nil {
 		r.fill(r.lender.Lend())
 	}
-	r.oob = controls.Get().(*[]byte)
-	r.message.Control = &(*r.oob)[0]
-	r.message.SetControllen(controlSize)
-	r.n, r.errno = receiveMessage(fd, &r.message, 0)
+	if r.n, r.errno = r.receiveNow(fd); r.n == 0 && r.errno == 0 {
+		r.oob = controls.Get().(*[]byte)
+		r.message.Control = &(*r.oob)[0]
+		r.message.SetControllen(controlSize)
+		r.n, r.errno = recvmsg(fd, &r.message)
+	}
 	if done = r.errno != unix.EAGAIN; !done {
 		r.letGo()
 	}
 	return done
 }
 
+// receiveNow reads what has come if it is little and has no descriptors, and just as much of it as it has looked at: more may come with some meanwhile. It returns EAGAIN if nothing
+// has come, and 0 and no error for all that is to be read otherwise.
+func (r *Receiver) receiveNow(fd uintptr) (n int, err unix.Errno) {
+	if r.size > little {
+		return 0, 0
+	}
+	n, err = peek(fd, &r.message)
+	switch {
+	case err == unix.EAGAIN:
+		return 0, err
+	case err != 0 || n == 0 || r.message.Flags&unix.MSG_CTRUNC != 0:
+		return 0, 0
+	}
+	r.data.SetLen(n)
+	defer r.data.SetLen(r.size)
+	return recvmsgNow(fd, &r.message, 0)
+}
+
 // fill has b filled next.
 func (r *Receiver) fill(b []byte) {
-	r.data.Base = &b[0]
-	r.data.SetLen(len(b))
+	r.data.Base, r.size = &b[0], len(b)
+	r.data.SetLen(r.size)
 }
 
 // letGo lets go of all memory that only a read needs.
 func (r *Receiver) letGo() {
-	if r.oob != nil {
-		controls.Put(r.oob)
-		r.oob, r.message.Control = nil, nil
-	}
+	r.letControlGo()
 	if r.lender != nil {
 		r.data.Base = nil
 		r.lender.TakeBack()
+	}
+}
+
+func (r *Receiver) letControlGo() {
+	if r.oob != nil {
+		controls.Put(r.oob)
+		r.oob, r.message.Control = nil, nil
 	}
 }
 
@@ -116,13 +146,12 @@ func (r *Receiver) read() (n int, files []*os.File, flags int, err error) {
 		files = received((*r.oob)[:size])
 	}
 	n, flags = r.n, int(r.message.Flags)
-	if n > 0 {
-		controls.Put(r.oob)
-		r.oob, r.message.Control = nil, nil
-		return n, files, flags, nil
+	if n == 0 {
+		r.letGo()
+		return 0, files, flags, io.EOF
 	}
-	r.letGo()
-	return 0, files, flags, io.EOF
+	r.letControlGo()
+	return n, files, flags, nil
 }
 
 // received wraps the descriptors in a message's control data.
