@@ -47,9 +47,10 @@ func (c *command) benchVerbs() []verb {
 		},
 		{
 			name: "bench stream", all: c.benched(bench.Stream, bench.Options{Payload: 64 << 10}), patience: benchPatience,
-			about: "what a stream carries, in writes of --payload", flags: []string{"time", "count", "payload", "callers"},
-			more: benchBroker + "Raw is a raw Unix socket. --callers call meanwhile on the same session, with 64 bytes, and each on a raw socket. Figures are medians\n" +
-				"of five rounds.",
+			about: "what a stream carries, beside a raw socket and plain yamux", flags: []string{"time", "count", "payload", "callers"},
+			more: benchBroker + "Raw is a raw Unix socket, plain yamux a stream of yamux as it comes, without a session of Fairlead's around it; writes have --payload\n" +
+				"bytes. --callers call meanwhile, with 64 bytes: on the same session, each on a raw socket, and each on a stream of the same yamux\n" +
+				"session, which it keeps. Figures are medians of five rounds.",
 			examples: []string{"bench stream", "bench stream --callers 16 --payload 1024"},
 		},
 		{
@@ -161,11 +162,17 @@ func printBench(w io.Writer, r *bench.Result) error {
 	if r.Bench == "stream" {
 		rate = megabytes
 	}
-	t := benchTable()
-	addRow(t, bench.Row{Name: "raw", Figures: r.Raw}, rate)
-	addRow(t, bench.Row{Name: "fairlead", Figures: r.Fairlead, Of: "raw", Ratio: &r.Ratio}, rate)
+	t, add := benchTable(), addRow
+	if r.Yamux != nil {
+		t, add = benchTable("TIMES YAMUX P50", "TIMES YAMUX RATE"), addRowBesideYamux
+	}
+	add(t, bench.Row{Name: "raw", Figures: r.Raw}, rate)
+	if r.Yamux != nil {
+		add(t, *r.Yamux, rate)
+	}
+	add(t, bench.Row{Name: "fairlead", Figures: r.Fairlead, Of: "raw", Ratio: &r.Ratio, RatioYamux: r.RatioYamux}, rate)
 	for _, row := range r.Rows {
-		addRow(t, row, calls)
+		add(t, row, calls)
 	}
 	if err := t.Print(w); err != nil || r.BrokerCPU == nil {
 		return err
@@ -194,17 +201,28 @@ func printIdle(w io.Writer, r *bench.IdleResult) error {
 	return err
 }
 
-func benchTable() *cli.Table {
-	return cli.NewTable("WHAT", "P50", "P90", "P99", "MAX", "RATE", "TIMES P50", "TIMES RATE", "OF")
+func benchTable(more ...string) *cli.Table {
+	return cli.NewTable(append([]string{"WHAT", "P50", "P90", "P99", "MAX", "RATE", "TIMES P50", "TIMES RATE", "OF"}, more...)...)
 }
 
 // addRow adds one thing that was measured. rate shows its rate.
-func addRow(t *cli.Table, r bench.Row, rate func(float64) string) {
-	p50, perSecond := "", ""
-	if r.Ratio != nil {
-		p50, perSecond = fmt.Sprintf("%.2f", r.Ratio.P50), fmt.Sprintf("%.2f", r.Ratio.Rate)
+func addRow(t *cli.Table, r bench.Row, rate func(float64) string) { t.Row(rowCells(r, rate)...) }
+
+// addRowBesideYamux adds one thing that was measured, and how it stands to plain yamux.
+func addRowBesideYamux(t *cli.Table, r bench.Row, rate func(float64) string) {
+	t.Row(append(rowCells(r, rate), ratioCells(r.RatioYamux)...)...)
+}
+
+func rowCells(r bench.Row, rate func(float64) string) []string {
+	cells := []string{r.Name, short(r.P50), short(r.P90), short(r.P99), short(r.Max), rate(r.Rate)}
+	return append(append(cells, ratioCells(r.Ratio)...), r.Of)
+}
+
+func ratioCells(r *bench.Ratio) []string {
+	if r == nil {
+		return []string{"", ""}
 	}
-	t.Row(r.Name, short(r.P50), short(r.P90), short(r.P99), short(r.Max), rate(r.Rate), p50, perSecond, r.Of)
+	return []string{fmt.Sprintf("%.2f", r.P50), fmt.Sprintf("%.2f", r.Rate)}
 }
 
 // short shows a time with some three digits.

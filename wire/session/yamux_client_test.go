@@ -25,6 +25,14 @@ type stock struct {
 
 type object = map[string]any
 
+// plainYamux is yamux as it comes, but for what it leaves behind.
+func plainYamux() *yamux.Config {
+	conf := yamux.DefaultConfig()
+	conf.LogOutput = io.Discard
+	conf.StreamCloseTimeout = 0 // it outlives the session by minutes, and then takes a timer of a bubble of synctest
+	return conf
+}
+
 func withStock(t *testing.T, serves handler) (*stock, *session.Session) {
 	t.Helper()
 	leavesNothing(t)

@@ -1,4 +1,4 @@
-// Package bench measures what a broker and its sessions cost, beside the same work on a raw Unix socket in the same run.
+// Package bench measures what a broker and its sessions cost, beside the same work on a raw Unix socket, and of a stream on plain yamux, in the same run.
 //
 // All is real: the broker, the service and the raw peer are processes of their own. What is compared takes turns, five rounds of it, as absolute times
 // drift from hour to hour. The figures are medians of the rounds, and the ratios medians of what each round says.
@@ -97,24 +97,30 @@ type Result struct {
 	Raw      Figures  `json:"raw"`
 	Fairlead Figures  `json:"fairlead"`
 	Ratio    Ratio    `json:"ratio"`
+	// Yamux is plain yamux at the same work, beside raw, and RatioYamux says how Fairlead stands to it. Nil but of a stream.
+	Yamux      *Row   `json:"yamux,omitempty"`
+	RatioYamux *Ratio `json:"ratio_yamux,omitempty"`
 	// Rows are what else was measured in the same rounds.
 	Rows []Row `json:"rows"`
 	// BrokerCPU is what the broker's process has used meanwhile, in steps of 10 ms; nil where it is not measured.
 	BrokerCPU *time.Duration `json:"broker_cpu,omitempty"`
 }
 
-// A Row is one thing that was measured. Ratio says how it stands to the thing that Of names, and is nil where that is nothing.
+// A Row is one thing that was measured. Ratio says how it stands to the thing that Of names, and is nil where that is nothing; RatioYamux how it stands to plain
+// yamux at the same work, and is nil where that is not measured.
 type Row struct {
 	Name string `json:"name"`
 	Figures
-	Of    string `json:"of,omitempty"`
-	Ratio *Ratio `json:"ratio,omitempty"`
+	Of         string `json:"of,omitempty"`
+	Ratio      *Ratio `json:"ratio,omitempty"`
+	RatioYamux *Ratio `json:"ratio_yamux,omitempty"`
 }
 
-// The names of the two rows that each Result has.
+// The names of the two rows that each Result has, and of one that some have.
 const (
 	rawName      = "raw"
 	fairleadName = "fairlead"
+	yamuxName    = "plain yamux"
 )
 
 // result makes a Result of what was measured. of says what is compared with what, beside fairlead with raw.
@@ -126,6 +132,8 @@ func (s *stage) result(name string, m measured, of map[string]string) *Result {
 			r.Raw = row.Figures
 		case fairleadName:
 			r.Fairlead = row.Figures
+		case yamuxName:
+			r.Yamux = &row
 		default:
 			r.Rows = append(r.Rows, row)
 		}

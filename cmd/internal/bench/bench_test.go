@@ -46,6 +46,11 @@ func TestTheJSONIsAsItsReadersKnowIt(t *testing.T) {
 			Raw: figures, Fairlead: figures, Ratio: ratio, BrokerCPU: &cpu,
 			Rows: []bench.Row{{Name: "echo call", Figures: figures}, {Name: "allocate", Figures: figures, Of: "echo call", Ratio: &ratio}},
 		},
+		"testdata/stream.json": bench.Result{
+			Version: 1, Bench: "stream", Settings: bench.Settings{Payload: 65536, Callers: 1, Rounds: 5},
+			Raw: figures, Fairlead: figures, Ratio: ratio, Yamux: &bench.Row{Name: "plain yamux", Figures: figures, Of: "raw", Ratio: &ratio}, RatioYamux: &ratio,
+			Rows: []bench.Row{{Name: "calls beside it", Figures: figures, Of: "raw calls beside it", Ratio: &ratio, RatioYamux: &ratio}},
+		},
 		"testdata/idle.json": bench.IdleResult{
 			Version: 1, Bench: "idle", Sessions: 9, Leased: true, Rounds: 5,
 			Raw: bench.Footprint{Memory: 1, Descriptors: 2, Heap: &heap}, Fairlead: bench.Footprint{Memory: 3, Descriptors: 4, Heap: &heap, Goroutines: &heap},

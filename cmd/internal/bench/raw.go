@@ -17,11 +17,20 @@ const (
 	rawHold   = 'h' // holds the number as its name: one byte, then nothing
 	rawWatch  = 'w' // takes names, and answers each with one byte when nobody holds it
 	rawWeight = 'm' // collects garbage and tells HeapInuse and StackInuse
+	rawYamux  = 'y' // a session of plain yamux, each stream of which is as a connection
 )
 
-// A rawConn is a client's connection to the raw peer.
+// A pipe is what bytes are written to.
+type pipe interface {
+	Read([]byte) (int, error)
+	Write([]byte) (int, error)
+	CloseWrite() error
+	Close() error
+}
+
+// A rawConn is a client's connection to the raw peer, or a stream of plain yamux.
 type rawConn struct {
-	*net.UnixConn
+	pipe
 	buf    []byte
 	header []byte // until it has left
 }
@@ -32,7 +41,11 @@ func dialRaw(path string, kind byte, number int) (*rawConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rawConn{UnixConn: conn, header: binary.BigEndian.AppendUint64([]byte{kind}, uint64(number))}, nil
+	return newRawConn(conn, kind, number), nil
+}
+
+func newRawConn(over pipe, kind byte, number int) *rawConn {
+	return &rawConn{pipe: over, header: binary.BigEndian.AppendUint64([]byte{kind}, uint64(number))}
 }
 
 // send sends bytes, with what the connection is for in the same write where it is the first.
@@ -82,12 +95,12 @@ func (p *rawPeer) serve(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		go p.converse(conn.(*net.UnixConn))
+		go p.converse(conn)
 	}
 }
 
 // converse serves one connection. A client that is gone is the end of it, and needs no words.
-func (p *rawPeer) converse(conn *net.UnixConn) {
+func (p *rawPeer) converse(conn net.Conn) {
 	defer conn.Close()
 	var kind [1]byte
 	if _, err := io.ReadFull(conn, kind[:]); err != nil {
@@ -119,6 +132,8 @@ func (p *rawPeer) converse(conn *net.UnixConn) {
 		}
 	case rawWeight:
 		_, _ = conn.Write(number(weigh()))
+	case rawYamux:
+		p.serveYamux(conn)
 	}
 }
 

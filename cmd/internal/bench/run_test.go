@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func count(t *testing.T, folder string) int {
 	return len(entries)
 }
 
-func TestABenchMeasuresBothSidesEquallyOftenAndLeavesNothing(t *testing.T) {
+func TestABenchMeasuresEverySideEquallyOftenAndLeavesNothing(t *testing.T) {
 	leavesNothing(t)
 	o := bench.Options{Socket: brokertest.Start(t).Socket, Time: time.Second, Count: 20, Payload: 64, Callers: 2, Sessions: 1}
 	for name, run := range map[string]func(context.Context, bench.Options) (*bench.Result, error){"call": bench.Call, "open": bench.Open, "stream": bench.Stream} {
@@ -60,6 +61,31 @@ func TestABenchMeasuresBothSidesEquallyOftenAndLeavesNothing(t *testing.T) {
 		if r.Bench != name || r.Raw.Count != 20 || r.Fairlead.Count != 20 || r.Fairlead.P50 <= 0 || r.Fairlead.Rate <= 0 {
 			t.Errorf("%+v", r)
 		}
+		switch {
+		case name != "stream":
+			if r.Yamux != nil || r.RatioYamux != nil {
+				t.Errorf("%s: plain yamux is %+v", name, r.Yamux)
+			}
+		case r.Yamux == nil || r.Yamux.Count != 20 || r.Yamux.Rate <= 0 || r.Yamux.Ratio == nil || r.RatioYamux == nil || r.RatioYamux.Rate <= 0:
+			t.Errorf("beside plain yamux: %+v", r)
+		default:
+			besideYamux(t, r.Rows)
+		}
+	}
+}
+
+// besideYamux checks that calls are measured beside each stream, and Fairlead's compared with those of plain yamux.
+func besideYamux(t *testing.T, rows []bench.Row) {
+	t.Helper()
+	var names []string
+	for _, row := range rows {
+		names = append(names, row.Name)
+		if row.Count == 0 || (row.RatioYamux != nil) != (row.Name == "calls beside it") {
+			t.Errorf("%+v", row)
+		}
+	}
+	if want := []string{"raw calls beside it", "calls beside it", "plain yamux calls beside it"}; !slices.Equal(names, want) {
+		t.Errorf("the rows are %q, want %q", names, want)
 	}
 }
 
@@ -68,15 +94,18 @@ func TestABenchThatIsCanceledLeavesNothing(t *testing.T) {
 	leavesNothing(t)
 	enough := errors.New("enough")
 	o := bench.Options{Socket: brokertest.Start(t).Socket, Time: 2 * time.Second, Payload: 64, Callers: 2, Sessions: 2}
-	for name, run := range map[string]func(context.Context, bench.Options) (*bench.Result, error){"call": bench.Call, "open": bench.Open, "stream": bench.Stream} {
+	for _, test := range []struct {
+		name, side string
+		run        func(context.Context, bench.Options) (*bench.Result, error)
+	}{{"call", "fairlead", bench.Call}, {"open", "fairlead", bench.Open}, {"stream", "fairlead", bench.Stream}, {"stream", "plain yamux", bench.Stream}} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		o.Progress = func(text string) {
-			if text == "round 1 of 5: fairlead" {
+			if text == "round 1 of 5: "+test.side {
 				cancel(enough)
 			}
 		}
-		if _, err := run(ctx, o); !errors.Is(err, enough) {
-			t.Errorf("%s: %v", name, err)
+		if _, err := test.run(ctx, o); !errors.Is(err, enough) {
+			t.Errorf("%s at %s: %v", test.name, test.side, err)
 		}
 	}
 }

@@ -6,8 +6,15 @@ import (
 	"time"
 )
 
-// Stream measures bytes on a stream, beside a raw socket; callers may call on the same session, or each on a raw socket, meanwhile. The last byte counts
-// when the other end has said how many there were.
+// What else is measured where a stream is: the calls beside each.
+const (
+	rowRawBeside   = "raw calls beside it"
+	rowBeside      = "calls beside it"
+	rowYamuxBeside = "plain yamux calls beside it"
+)
+
+// Stream measures bytes on a stream, beside a raw socket and a stream of plain yamux; callers may call on the same session meanwhile, or each on a raw socket,
+// or on a stream of the same session of plain yamux that they keep. The last byte counts when the other end has said how many there were.
 func Stream(ctx context.Context, o Options) (*Result, error) {
 	return onStage(ctx, o, func(s *stage) (*Result, error) {
 		lines, err := s.rawLines(s.Callers, besidePayload)
@@ -20,29 +27,37 @@ func Stream(ctx context.Context, o Options) (*Result, error) {
 			return nil, err
 		}
 		defer on.Close()
-		packed := packets(s.Callers, besidePayload)
-		m, err := s.compare(
-			s.streams([]string{rawName, "raw calls beside it"}, func() (pipe, error) { return dialRaw(s.raw, rawSink, 0) }, func(i int) error { return lines[i].echo() }),
-			s.streams([]string{fairleadName, "calls beside it"}, func() (pipe, error) { return on.OpenStream(s.ctx, methodSink) }, func(i int) error { return s.echo(on, &packed[i]) }))
+		plain, err := dialYamux(s.raw)
 		if err != nil {
 			return nil, err
 		}
-		r := s.result("stream", m, map[string]string{"calls beside it": "raw calls beside it"})
+		defer plain.Close()
+		kept, err := echoStreams(plain, s.Callers, besidePayload)
+		if err != nil {
+			return nil, err
+		}
+		packed := packets(s.Callers, besidePayload)
+		m, err := s.compare(
+			s.streams([]string{rawName, rowRawBeside}, func() (pipe, error) { return dialRaw(s.raw, rawSink, 0) }, func(i int) error { return lines[i].echo() }),
+			s.streams([]string{fairleadName, rowBeside}, func() (pipe, error) { return on.OpenStream(s.ctx, methodSink) }, func(i int) error { return s.echo(on, &packed[i]) }),
+			s.streams([]string{yamuxName, rowYamuxBeside}, func() (pipe, error) { return openYamux(plain, rawSink, 0) }, func(i int) error { return kept[i].echo() }))
+		if err != nil {
+			return nil, err
+		}
+		r := s.result("stream", m, map[string]string{yamuxName: rawName, rowBeside: rowRawBeside, rowYamuxBeside: rowRawBeside})
 		r.Settings.Payload = s.Payload
+		r.RatioYamux = new(m.ratio(fairleadName, yamuxName))
+		for i := range r.Rows {
+			if r.Rows[i].Name == rowBeside {
+				r.Rows[i].RatioYamux = new(m.ratio(rowBeside, rowYamuxBeside))
+			}
+		}
 		return r, nil
 	})
 }
 
 // besidePayload is the payload of calls beside a stream, in bytes.
 const besidePayload = 64
-
-// A pipe is what bytes are written to.
-type pipe interface {
-	Read([]byte) (int, error)
-	Write([]byte) (int, error)
-	CloseWrite() error
-	Close() error
-}
 
 // streams is a side that writes as much as is taken, and has callers call meanwhile. Names are those of the stream and of the calls.
 func (s *stage) streams(names []string, open func() (pipe, error), call func(int) error) side {

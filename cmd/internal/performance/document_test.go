@@ -51,11 +51,11 @@ func TestADocumentThatIsWrongIsRefused(t *testing.T) {
 func TestWhatGoBenchmarksPrintIsRead(t *testing.T) {
 	got, err := performance.Marks(`goos: linux
 BenchmarkWalk/small-2         	  333235	        74.16 ns/op	 701.17 MB/s	       0 B/op	       0 allocs/op
-BenchmarkStreamBeside/lane-2  	       1	       289.9 fairlead-MB/s	         0.2483 of-yamux
+BenchmarkBesideRaw/lane/one_caller-2  	       1	     64917 p50-ns	         1.75 p50/raw
 BenchmarkCall/lane/large,_1_MB 	       1	  12190547 ns/op
 PASS
 `)
-	if err != nil || len(got) != 3 || got["Walk/small"]["ns/op"] != 74.16 || got["StreamBeside/lane"]["of-yamux"] != 0.2483 || got["Call/lane/large,_1_MB"]["ns/op"] != 12190547 {
+	if err != nil || len(got) != 3 || got["Walk/small"]["ns/op"] != 74.16 || got["BesideRaw/lane/one_caller"]["p50/raw"] != 1.75 || got["Call/lane/large,_1_MB"]["ns/op"] != 12190547 {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -91,17 +91,3 @@ func parts(r *runner) (string, error) {
 	}
 	return t.String(), nil
 }
-
-// yamuxBeside compares a stream with plain yamux, which only wire/session may import: its benchmark has both, and a raw socket.
-func yamuxBeside(r *runner) (string, error) {
-	list, err := r.goBench("./wire/session", "StreamBeside", "-benchtime", "1x")
-	if err != nil {
-		return "", err
-	}
-	t := table{{"", "MB/s", "× plain yamux", "× raw"}}
-	f := list[0].figures // of the lane
-	t.row("raw socket", count(f["raw-MB/s"]), "", "")
-	t.row("plain yamux 0.1.2", count(f["yamux-MB/s"]), "", "")
-	t.row("fairlead", count(f["fairlead-MB/s"]), times(f["of-yamux"]), times(f["of-raw"]))
-	return t.String(), nil
-}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,6 @@ var tables = map[string]func(*runner) (string, error){
 	"calls":     calls,
 	"open":      opens,
 	"streams":   streams,
-	"yamux":     yamuxBeside,
 	"leases":    leases,
 	"memory":    memory,
 	"sessions":  sessions,
@@ -109,17 +109,25 @@ func openRow(t *table, name string, b bench.Result) {
 }
 
 func streams(r *runner) (string, error) {
-	t := table{{"", "raw MB/s", "fairlead MB/s", "× raw", "raw calls beside it: p50, p99", "calls beside it: p50, p99"}}
+	t := table{{"", "raw MB/s", "plain yamux MB/s", "fairlead MB/s", "× raw", "× plain yamux",
+		"raw calls beside it: p50, p99", "plain yamux calls beside it: p50, p99", "calls beside it: p50, p99", "p50 × plain yamux"}}
 	for _, l := range []line{{"alone", "stream"}, {"beside one caller", "stream --callers 1"}, {"beside 16 callers", "stream --callers 16"}, {"alone, writes of 1 KiB", "stream --payload 1024"}} {
 		b, err := run[bench.Result](r, l.words)
 		if err != nil {
 			return "", err
 		}
-		beside := []string{"", ""}
-		for i, row := range b.Rows {
-			beside[i] = short(row.P50) + ", " + short(row.P99)
+		if b.Yamux == nil || b.RatioYamux == nil {
+			return "", errors.New("no plain yamux beside the stream")
 		}
-		t.row(l.name, megabytes(b.Raw.Rate), megabytes(b.Fairlead.Rate), times(b.Ratio.Rate), beside[0], beside[1])
+		beside, p50 := map[string]string{}, ""
+		for _, row := range b.Rows {
+			beside[row.Name] = short(row.P50) + ", " + short(row.P99)
+			if row.RatioYamux != nil {
+				p50 = times(row.RatioYamux.P50)
+			}
+		}
+		t.row(l.name, megabytes(b.Raw.Rate), megabytes(b.Yamux.Rate), megabytes(b.Fairlead.Rate), times(b.Ratio.Rate), times(b.RatioYamux.Rate),
+			beside["raw calls beside it"], beside["plain yamux calls beside it"], beside["calls beside it"], p50)
 	}
 	return t.String(), nil
 }
