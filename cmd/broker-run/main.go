@@ -35,8 +35,8 @@ FAIRLEAD_NETWORK and FAIRLEAD_HOSTNAME set, and FAIRLEAD_ADDRESS_2 and so on for
 families there are two addresses, with a blank between them, and likewise gateways.
 
 When a network is lost, it ends COMMAND and all it started; with --on-loss=reclaim only if it cannot take its lease back within
---grace. Signals are passed on to COMMAND, which may take its time. When broker-run itself is killed, they go with it, and the
-address is free again once the last of them is gone.
+--grace, or if an operator has closed its session. Signals are passed on to COMMAND, which may take its time. When broker-run
+itself is killed, they go with it, and the address is free again once the last of them is gone.
 
 flags:
 `

@@ -123,6 +123,7 @@ func (c *command) verbs() []verb {
 		},
 		{
 			name: "session close", usage: "ID", one: c.sessionClose, takes: aSession, flags: []string{"reason"}, about: "end a session",
+			more:     "Its instance goes on. The client is told that it was closed on purpose: broker-run ends its container then, also with --on-loss=reclaim.",
 			examples: []string{"session close 3fa2c1d0 --reason 'maintenance'"},
 		},
 		{
@@ -138,7 +139,7 @@ func (c *command) verbs() []verb {
 			name: "lease release", usage: "ID|ADDRESS|HOSTNAME", one: c.onNetworkOne(c.leaseRelease), takes: aLease, flags: []string{"network"},
 			about: "release a lease that no session holds, although something lives that keeps it",
 			more: "Its addresses are given out again at once: make sure that nobody uses them. One that is held is released by its session alone:\n" +
-				"'session close' ends that.",
+				"'session close' ends that session, upon which broker-run ends its container, and the lease once nothing else keeps it.",
 			examples: []string{"lease release 46f143cea281c473"},
 		},
 		{
