@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -38,7 +39,7 @@ func told(e broker.Event) string {
 		if e.End == nil {
 			return sessionTold(e)
 		}
-		return fmt.Sprintf("%s: %s by %s: %s", sessionTold(e), e.End.Code, e.End.Origin, e.End.Text)
+		return sessionTold(e) + ": " + console.End(e.End)
 	case broker.EventServiceState:
 		text := fmt.Sprintf("%s is %s", e.Service, e.State)
 		if e.DueAt != 0 {

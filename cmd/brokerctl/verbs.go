@@ -108,7 +108,10 @@ func (c *command) verbs() []verb {
 			flags:   append([]string{"state", "endpoint", "pid", "uid", "end", "title"}, listFlags...),
 			columns: c.sessionListing().Names(),
 			more: "All filters that are given must hold. --end alone looks among the closed ones. With --watch there are the columns CALLS/S, IN/S and OUT/S,\n" +
-				"too: calls of both sides, and bytes from the client and to it, each second, as the instances count them.",
+				"too: calls of both sides, and bytes from the client and to it, each second, as the instances count them.\n\n" +
+				"END says who ended a closed session, and why: 'closed by the client', also if it exited or is gone, is how most end. A code, as (interrupted), is\n" +
+				"behind an end that is a fault. --end wants one code: invalid of those that client or instance closed, terminating of those whose service was stopped,\n" +
+				"interrupted of those whose instance is gone and of those closed by an operator. 'brokerctl explain CODE' says more.",
 			examples: []string{
 				"session list", "session list --state closed --json", "session list --endpoint com.example.echo --sort age --limit 10",
 				"session list --end interrupted --title nightly", "session list --pid 4711 --state all",
