@@ -24,7 +24,7 @@ func eventTone(e broker.Event) cli.Tone {
 	switch {
 	case e.Kind == broker.EventDenied, e.Kind == broker.EventOverQuota, e.Kind == broker.EventDropped, e.State == broker.ServiceSuspended:
 		return cli.Bad
-	case e.End != nil && e.End.Code != wire.Invalid && e.End.Code != wire.Terminating, e.Exit != nil && e.Exit.Status != "exit status 0":
+	case e.End != nil && e.End.Code != wire.Invalid && e.End.Code != wire.Terminating, e.Exit != nil && (e.Exit.Status != "exit status 0" || e.Exit.Unregistered):
 		return cli.Busy
 	}
 	return cli.Plain
@@ -101,11 +101,19 @@ func instanceEnded(e broker.Event) string {
 	}
 	switch {
 	case e.Exit.Why == "":
-		return text + ": " + e.Exit.Status
+		return text + ": " + statusTold(*e.Exit)
 	case e.Exit.Status == "not started":
 		return text + " could not be started: " + e.Exit.Why
 	}
 	return text + ": " + e.Exit.Status + ", by the broker, as " + e.Exit.Why
+}
+
+// statusTold says with which status an instance has ended.
+func statusTold(e broker.Exit) string {
+	if e.Unregistered {
+		return e.Status + ", before it registered"
+	}
+	return e.Status
 }
 
 func refusal(e broker.Event) string {
