@@ -170,9 +170,10 @@ func (c *command) verbs() []verb {
 		},
 		{
 			name: "call", usage: "ENDPOINT METHOD [JSON|@FILE|-]", words: c.call, takes: aCall, flags: []string{"accept"},
-			about:    "call a method of any service, and print its reply as JSON; it has its service started",
-			more:     "What a streaming call or a stream answers comes until it ends, unless --timeout is given.",
-			examples: []string{`call com.example.counter add '{"counter": "visits", "by": 1}'`, "call com.example.counter get @request.json --accept not_found"},
+			about: "call a method of any service, and print its reply as JSON; it has its service started",
+			more: "The request is JSON: a string has its own quotes within the shell's, as '\"visits\"'. What a streaming call or a stream answers comes until it ends,\n" +
+				"unless --timeout is given.",
+			examples: []string{`call com.example.counter add '{"counter": "visits", "by": 1}'`, `call com.example.counter get '"visits"'`, "call com.example.counter get @request.json --accept not_found"},
 		},
 		{
 			name: "monitor", all: c.monitor, flags: []string{"since", "filter"}, about: "what happens in the broker, as it happens, until ^C",
