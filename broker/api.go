@@ -79,6 +79,8 @@ type Exit struct {
 	Signal   string    `msgpack:"g,omitempty" json:"signal,omitempty"` // that ended it
 	Stderr   []string  `msgpack:"e,omitempty" json:"stderr,omitempty"` // the last lines
 	Why      string    `msgpack:"w,omitempty" json:"why,omitempty"`    // of a start that failed, and of an instance that the broker has killed for a failure
+	// Unregistered is set where it ended by itself before it registered, which is a failure whatever its status.
+	Unregistered bool `msgpack:"u,omitempty" json:"unregistered,omitempty"`
 }
 
 // What a reload has left to do for a service that runs.

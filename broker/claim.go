@@ -16,6 +16,7 @@ import (
 //     connection that it has inherited, and when it registers again by its pidfd.
 //   - Any other service: a process that the broker did not start, where a rule lets it: it is trusted, or allow.register names it. One that waits for the lock takes it for
 //     what holds that. Else it has a life of its own, which takes the place of another such process's that is not registered any more.
+//   - As the service whose name it gives, or, where there is none, as the one whose file declares an endpoint of that name.
 //   - The endpoints that the file declares, all of them. Who is trusted may have others besides that no file declares.
 //   - Nobody what a live instance has.
 //
@@ -32,8 +33,12 @@ func (b *Broker) claim(i *instance, p party, l *life, conn *net.UnixConn) (*life
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.declared[i.service]
+	if owner := b.owners[i.service]; s == nil && owner != nil && b.declared[owner.name] == owner { // a server that gives no name has that of an endpoint
+		s, i.service = owner, owner.name
+	}
 	if l != nil && l.s.name != i.service {
-		return nil, wire.Errorf(wire.Conflict, "the broker started this process for the service %s, and not for %s", l.s.name, i.service)
+		return nil, wire.Errorf(wire.Conflict, "the broker started this process for the service %s, and it registers %s: name that in endpoints of the service's file, or have the program register what its file says",
+			l.s.name, i.service)
 	}
 	var declared []string
 	if s != nil {

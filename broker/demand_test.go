@@ -68,7 +68,9 @@ func TestEveryFailureOfAStartReachesItsClientAtOnceAndSaysWhich(t *testing.T) {
 		code    wire.Code
 		says    []string
 	}{
-		"com.example.dies":       {run("/bin/sh", "-c", "echo oh no >&2; echo really >&2; exit 3"), wire.StartFailed, []string{"exit status 3", "oh no | really"}},
+		"com.example.dies": {run("/bin/sh", "-c", "echo oh no >&2; echo really >&2; exit 3"), wire.StartFailed, []string{"exit status 3", "oh no | really"}},
+		"com.example.stack": {run("/bin/sh", "-c", "echo useful >&2; printf %01800d 0 >&2; echo >&2; echo last >&2; exit 3"), wire.StartFailed,
+			[]string{"useful | " + strings.Repeat("0", 200) + "… | last"}},
 		"com.example.steers":     {run("/bin/sh", "-c", `printf 'oh \033[2J no' >&2; exit 3`), wire.StartFailed, []string{"exit status 3", `oh \x1b[2J no`}},
 		"com.example.killed":     {run("/bin/sh", "-c", "kill -9 $$"), wire.StartFailed, []string{"signal: killed"}},
 		"com.example.leaves":     {run("/bin/true"), wire.StartFailed, []string{"exit status 0", "before it registered"}},

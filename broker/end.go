@@ -59,6 +59,7 @@ func (l *life) gone(failure error) {
 	case failure != nil, wanted:
 	case adopted && !served && out.Signal == syscall.SIGKILL: // its broker had not done starting it when that died
 	case !served:
+		exit.Unregistered = true
 		failure = wire.Errorf(wire.StartFailed, "%s ended before it registered: %v%s", l.s.name, out, quoted(out.Stderr))
 	case out.Known && !clean:
 		failure = wire.Errorf(wire.StartFailed, "%s (instance %d) ended: %v%s", l.s.name, l.number, out, quoted(out.Stderr))
@@ -105,8 +106,17 @@ func quoted(lines []string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	const most = 600 // bytes: the whole error has wire.MaxText
-	text := strings.Join(lines, " | ")
+	const (
+		most     = 600 // bytes: the whole error has wire.MaxText
+		mostLine = 200 // so that one long line, as a stack, leaves room for others
+	)
+	short := make([]string, len(lines))
+	for i, l := range lines {
+		if short[i] = wire.Cut(l, mostLine); len(short[i]) < len(l) {
+			short[i] += "…"
+		}
+	}
+	text := strings.Join(short, " | ")
 	if len(text) > most {
 		text = "… " + strings.ToValidUTF8(text[len(text)-most:], "")
 	}

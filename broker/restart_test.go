@@ -133,6 +133,26 @@ func TestAfterABrokersRestartAnInstanceIsKnownByItsPidfdAndNobodyElseIs(t *testi
 	}
 }
 
+func TestAServiceMayHaveAnotherNameThanTheEndpointsThatItsProgramRegisters(t *testing.T) {
+	const name, other = "com.example.named", "com.example.other"
+	service, _ := actor(t)
+	service.Name = name
+	at := brokertest.Socket(t)
+	earlier := playBroker(t, service, true, at)
+	opened := open(t, at)
+	earlier.kill()
+	b := brokertest.StartWith(t, broker.Config{Socket: at, Services: []servicefile.Service{service}})
+	if i := running(t, b, name); i.PID != opened.Peer().PID || i.Instance != 1 {
+		t.Errorf("after a restart of the broker it is %+v, and was process %d", i, opened.Peer().PID)
+	}
+	service.Endpoints = []string{other}
+	wrong := brokertest.StartWith(t, broker.Config{Services: []servicefile.Service{service}})
+	_, err := client.Dial(within(t, patience), other, client.Options{Socket: wrong.Socket})
+	if says := "for the service " + name + ", and it registers " + echoEndpoint + ": name that in endpoints"; !errors.Is(err, wire.StartFailed) || !strings.Contains(err.Error(), says) {
+		t.Errorf("a file that does not name the endpoint: %v, want %q", err, says)
+	}
+}
+
 func TestABrokersRestartChangesNothingOfWhatIsKnownOfAService(t *testing.T) {
 	at := brokertest.Socket(t)
 	service, _ := actor(t)

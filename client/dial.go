@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -51,11 +52,13 @@ const (
 	retryMost  = 200 * time.Millisecond
 	// retryLongest is the most that a refusal can have a client wait before it asks again.
 	retryLongest = time.Hour
+	// tellAfter is how long a wait lasts at least that the Logger is told of.
+	tellAfter = time.Second
 )
 
 // Dial opens a session with an endpoint. It repeats its question until it is accepted or refused, or ctx ends: nothing has been executed until then.
 // It waits for a broker that is not there yet, unless o.NoWait is set. So it does where it is refused with wire.OverQuota and told after how long to try again:
-// it asks again after that time, at least 5 ms and at most 1 h, and up to half of it more. Failures are a *wire.Error with the code of the refusal,
+// it asks again after that time, at least 5 ms and at most 1 h, and up to half of it more. o.Logger is told once of a wait of 1 s or more. Failures are a *wire.Error with the code of the refusal,
 // DeadlineExceeded or Canceled, a *StrangerError, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code
 // DeadlineExceeded or Canceled, errors.Is takes it for the context's error, and errors.As finds the *NoBrokerError.
 func Dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
@@ -80,6 +83,7 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 	if err := open.Validate(); err != nil {
 		return nil, err
 	}
+	began, told := time.Now(), false
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		s, err := attempt(ctx, path, open, o)
 		if err == nil {
@@ -92,12 +96,26 @@ func dial(ctx context.Context, endpoint string, o Options) (*Session, error) {
 		if !again {
 			return nil, err
 		}
+		if !told && o.Logger != nil && time.Since(began)+wait >= tellAfter && ctx.Err() == nil {
+			told = true
+			tell(o.Logger, endpoint, path, err)
+		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return nil, late(ctx.Err(), err)
 		}
 	}
+}
+
+// tell logs what an open waits for.
+func tell(log *slog.Logger, endpoint, path string, err error) {
+	endpoint = wire.Printable(endpoint, wire.MaxEndpoint)
+	if none, ok := errors.AsType[*NoBrokerError](err); ok {
+		log.Info("no broker: waiting", "endpoint", endpoint, "socket", none.Path, "err", none.Err)
+		return
+	}
+	log.Info("not opened yet: waiting", "endpoint", endpoint, "socket", path, "code", wire.CodeOf(err), "err", err)
 }
 
 // repeat reports whether an attempt that failed is made again, and after how long.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
@@ -96,6 +98,25 @@ func TestThatThereIsNoBrokerHasACodeAndAReason(t *testing.T) {
 	}
 	if code := wire.CodeOf(err); code != wire.Unavailable {
 		t.Errorf("code %s, want %s", code, wire.Unavailable)
+	}
+}
+
+func TestTheLoggerIsToldOnceOfAWaitForABrokerThatTakesLongerThanAMoment(t *testing.T) {
+	at := brokertest.Socket(t)
+	for within, want := range map[time.Duration]int{600 * time.Millisecond: 0, time.Minute: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var b strings.Builder
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			_, err := client.Dial(ctx, endpoint, client.Options{Socket: at, Logger: slog.New(slog.NewTextHandler(&b, nil))})
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want its time to be over", err)
+			}
+			says := fmt.Sprintf(`level=INFO msg="no broker: waiting" endpoint=%s socket=%s err="connect: no such file or directory"`, endpoint, at)
+			if text := b.String(); strings.Count(text, says) != want || strings.Count(text, "\n") != want {
+				t.Errorf("within %v it is told %q, want %d times %s", within, text, want, says)
+			}
+		})
 	}
 }
 

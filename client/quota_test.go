@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"net"
 	"strings"
@@ -88,7 +89,11 @@ func TestADeadlineThatPassesOverALimitNamesTheLimit(t *testing.T) {
 			b := brokertest.Start(t)
 			s, asked := full(math.MaxInt64, &wire.Error{Code: wire.OverQuota, Text: "no room for one more", Retry: retry})
 			b.Serve(s)
-			_, err := client.Dial(within(t, time.Second), endpoint, client.Options{Socket: b.Socket})
+			var told strings.Builder
+			_, err := client.Dial(within(t, time.Second), endpoint, client.Options{Socket: b.Socket, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+			if text := told.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `msg="not opened yet: waiting" endpoint=`+endpoint) || !strings.Contains(text, "code=over_quota") {
+				t.Errorf("the Logger is told %q, want of the limit, once", text)
+			}
 			if wire.CodeOf(err) != wire.DeadlineExceeded || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no room for one more (over_quota)") {
 				t.Errorf("%v, want %s and the limit", err, wire.DeadlineExceeded)
 			}

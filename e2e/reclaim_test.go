@@ -127,6 +127,24 @@ func TestByDefaultTheGraceOutlastsANetworkServiceThatFailsTwiceAsSoonAsItHasStar
 	}
 }
 
+func TestASessionThatAnOperatorClosesIsNotReclaimed(t *testing.T) {
+	w := newWorld(t, "default=10.9.0.0/24")
+	w.startBroker()
+	r := w.run("--on-loss", "reclaim", "--grace", "60s", "--", "sh", "-c", "echo up; exec sleep 1000")
+	r.stdout.next(t)
+	leases := w.leases()
+	if len(leases) != 1 {
+		t.Fatalf("%d leases are held, want 1", len(leases))
+	}
+	if code := w.start(exec.Command(stage.Program("brokerctl"), "session", "close", leases[0].Session, "--reason", "it is mine")).exit(t); code != 0 {
+		t.Fatalf("brokerctl session close exits %d", code)
+	}
+	if code := r.exit(t); code != 69 || !strings.Contains(r.stderr.String(), "the lease on network default is over: it is mine (interrupted)") {
+		t.Errorf("broker-run exits %d, want 69 and the reason\n%v", code, r.stderr)
+	}
+	eventually(t, "the lease is over", func() bool { return len(w.leases()) == 0 })
+}
+
 func TestARestartOfTheNetworkServiceEndsNoContainerThatReclaims(t *testing.T) {
 	w := newWorld(t, "default=10.9.0.0/24")
 	w.builtIn = true

@@ -41,10 +41,10 @@ const (
 // Error returns the code itself.
 func (c Code) Error() string { return string(c) }
 
-// An Origin says where an error or an end arose.
+// An Origin says where an error or an end arose: it is Local, Peer or Broker, seen from the side that is told, and empty where nobody has said.
 type Origin string
 
-// The origins, as seen from the side that is told.
+// The origins. A broker lists ends as its instances saw them.
 const (
 	Local  Origin = "local"  // this side
 	Peer   Origin = "peer"   // the other side of the session

@@ -35,8 +35,8 @@ FAIRLEAD_NETWORK and FAIRLEAD_HOSTNAME set, and FAIRLEAD_ADDRESS_2 and so on for
 families there are two addresses, with a blank between them, and likewise gateways.
 
 When a network is lost, it ends COMMAND and all it started; with --on-loss=reclaim only if it cannot take its lease back within
---grace. Signals are passed on to COMMAND, which may take its time. When broker-run itself is killed, they go with it, and the
-address is free again once the last of them is gone.
+--grace, or if an operator has closed its session. Signals are passed on to COMMAND, which may take its time. When broker-run
+itself is killed, they go with it, and the address is free again once the last of them is gone.
 
 flags:
 `
@@ -94,7 +94,7 @@ func runMain(args []string) int {
 	flags.StringVar(&r.onLoss, "on-loss", lossTerminate, "what to do when a network is lost: terminate, or reclaim: keep the container, and take the lease back within --grace")
 	flags.DurationVar(&r.grace, "grace", 5*time.Second, "from SIGTERM to SIGKILL, when the container has to end because a network is lost, and how long taking its lease back may take")
 	flags.StringVar(&r.contain, "contain", string(runner.Require), "require: refuse to start without namespaces; best: do what can be done")
-	flags.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker and the leases")
+	flags.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker and the leases; after 1s it says for which")
 	r.log = cli.AddLogFlags(flags, slog.LevelWarn)
 	err := flags.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -172,9 +172,7 @@ func (r *run) run(command []string) error {
 	if err := container.Contained(); err != nil {
 		fmt.Fprintf(os.Stderr, "broker-run: %v\n", err)
 	}
-	done := r.sayWaiting()
 	leases, err := r.lease(container.Witness(), &open, signals)
-	done()
 	if err != nil {
 		return err
 	}
@@ -185,14 +183,10 @@ func (r *run) run(command []string) error {
 	return err
 }
 
-// sayWaiting tells a person at a terminal what is waited for, if it takes more than a moment, until stop is called.
-func (r *run) sayWaiting() (stop func()) {
-	if !cli.Terminal(os.Stderr) {
-		return func() {}
-	}
-	path, _ := socket.Path(r.socket)
+// sayWaiting says on stderr what is waited for, if it takes more than a moment, until stop is called.
+func (r *run) sayWaiting(what string) (stop func()) {
 	t := time.AfterFunc(time.Second, func() {
-		fmt.Fprintf(os.Stderr, "broker-run: waiting for a lease from the broker at %s, up to %v\n", path, r.timeout)
+		fmt.Fprintf(os.Stderr, "broker-run: waiting for %s, up to %v\n", what, r.timeout)
 	})
 	return func() { t.Stop() }
 }
@@ -222,12 +216,17 @@ func (r *run) lease(witness *os.File, open *sessions, signals <-chan os.Signal) 
 // leaseOn opens a session and allocates on it. One that is lost before it has the lease is of no use, and what was recorded for it goes with the next request: so it is
 // done again on a new one.
 func (r *run) leaseOn(ctx context.Context, name string, witness *os.File) (*client.Session, *network.Lease, error) {
+	path, _ := socket.Path(r.socket) // Dial says what is wrong with it
 	for {
+		done := r.sayWaiting("a broker at " + path)
 		s, err := client.Dial(ctx, network.Endpoint, r.options(name))
+		done()
 		if err != nil {
 			return nil, nil, err
 		}
+		done = r.sayWaiting("an address on " + name)
 		l, err := network.Allocate(ctx, s, network.Request{Network: name, Hostname: r.hostname, Witness: witness})
+		done()
 		if err == nil {
 			return s, l, nil
 		}

@@ -63,7 +63,7 @@ func (c *command) call(ctx context.Context, words []string) error {
 		to.request = to.types.Zero(to.method.Request)
 	}
 	if err != nil {
-		return fmt.Errorf("request to %s: %w", words[1], err)
+		return fmt.Errorf("request to %s: %w%s", words[1], err, to.quoting(request))
 	}
 	switch kind {
 	case services.KindOneWay:
@@ -83,6 +83,24 @@ func (c *command) call(ctx context.Context, words []string) error {
 	}
 	return c.printValue(b)
 }
+
+// quoting says of an operand that is not what the method takes, and would be as a string, how a string is written in a shell.
+func (to *callee) quoting(operand string) string {
+	quoted, err := encode(operand)
+	if err == nil {
+		_, err = to.types.FromJSON(to.method.Request, quoted)
+	}
+	if err != nil || operand == "-" || strings.HasPrefix(operand, "@") {
+		return ""
+	}
+	if len(operand) > maxQuoted || strings.ContainsAny(operand, `'"\`) {
+		quoted = []byte(`"…"`)
+	}
+	return fmt.Sprintf("; a string is written '%s'", quoted)
+}
+
+// maxQuoted is how many bytes of an operand are shown as they are to be written.
+const maxQuoted = 64
 
 // find asks the service for a method. One that does not describe its methods is called with what JSON is by itself.
 func (to *callee) find(ctx context.Context, name string) (err error) {

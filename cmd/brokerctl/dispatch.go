@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ func (c *command) find(words []string) (v verb, rest []string, err error) {
 			return verbs[i], words[n:], nil
 		}
 	}
-	return verb{}, nil, unknown(strings.Join(words[:min(2, len(words))], " "), names(verbs))
+	return verb{}, nil, unknown(strings.Join(words[:min(2, len(words))], " "), verbs)
 }
 
 // names returns the names of commands, by name.
@@ -100,36 +101,42 @@ func (c *command) check(v verb, flags *pflag.FlagSet) error {
 	return nil
 }
 
-// unknown says that there is no such command, and which may be meant: those with this verb, if it stands alone, else those of the noun that is spelled alike.
-func unknown(name string, commands []string) error {
+// unknown says that there is no such command, and which may be meant: of a noun that there is, or the one that is spelled alike, the verb that is spelled alike, or else
+// all of them; of a verb that stands alone those that have it.
+func unknown(name string, verbs []verb) error {
 	first, second, _ := strings.Cut(name, " ")
-	var meant, nouns []string
-	verbs := map[string][]string{} // by noun
-	for _, c := range commands {
-		noun, verb, _ := strings.Cut(c, " ")
-		if verb == first {
-			meant = append(meant, c)
+	var alone []string               // commands with this verb
+	nouns := map[string][]verb{}     // their commands
+	seconds := map[string][]string{} // their verbs
+	for _, v := range verbs {
+		noun, word, _ := strings.Cut(v.name, " ")
+		if word == first {
+			alone = append(alone, v.name)
 		}
-		if verbs[noun] == nil {
-			nouns = append(nouns, noun)
-		}
-		verbs[noun] = append(verbs[noun], verb)
-	}
-	if near := nearest.Of(first, nouns); len(meant) == 0 && len(near) > 0 {
-		noun := near[0]
-		likely := nearest.Of(second, verbs[noun])
-		if len(likely) == 0 {
-			likely = verbs[noun]
-		}
-		for _, verb := range likely {
-			meant = append(meant, strings.TrimSpace(noun+" "+verb))
-		}
+		nouns[noun] = append(nouns[noun], v)
+		seconds[noun] = append(seconds[noun], word)
 	}
 	text := fmt.Sprintf("unknown command %q", name)
-	if len(meant) > 0 {
-		text += ": is it " + either(meant) + "?"
+	if len(alone) > 0 && nouns[first] == nil {
+		slices.Sort(alone)
+		return usageError{text + ": is it " + either(alone) + "?"}
 	}
-	return usageError{text}
+	near := nearest.Of(first, slices.Sorted(maps.Keys(nouns)))
+	if len(near) == 0 {
+		return usageError{text}
+	}
+	noun := near[0]
+	likely := nearest.Of(second, seconds[noun])
+	if len(seconds[noun]) == 1 {
+		likely = seconds[noun]
+	}
+	if len(likely) == 0 {
+		return usageError{text + ": these are those of " + noun + ":\n" + strings.TrimRight(usages(nouns[noun]), "\n")}
+	}
+	for i, word := range likely {
+		likely[i] = strings.TrimSpace(noun + " " + word)
+	}
+	return usageError{text + ": is it " + either(likely) + "?"}
 }
 
 // either joins what can be chosen from.

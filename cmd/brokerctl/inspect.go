@@ -64,7 +64,7 @@ func (s inspected) pairs() [][2]string {
 	lines := [][2]string{
 		{"id", s.ID}, {"endpoint", s.Endpoint}, {"state", s.State}, {"title", s.Title},
 		{"opened", moment(s.OpenedAt)}, {"closed", moment(s.ClosedAt)},
-		{"client", party(s.Client)}, {"instance", party(s.Instance)}, {"end", console.End(s.Session)},
+		{"client", party(s.Client)}, {"instance", party(s.Instance)}, {"end", console.End(s.End)},
 	}
 	if s.Inspection != nil {
 		lines = append(lines, s.inspectionPairs()...)

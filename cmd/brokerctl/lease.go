@@ -91,7 +91,7 @@ func (c *command) leaseRelease(ctx context.Context, s *client.Session, text stri
 		return err
 	}
 	if l.State == network.StateHeld {
-		return wire.Errorf(wire.NotPermitted, "lease %s is held by session %s of process %d, and only that releases it: 'brokerctl session close %s' ends the session and with it the lease",
+		return wire.Errorf(wire.NotPermitted, "lease %s is held by session %s of process %d, and only that releases it: 'brokerctl session close %s' ends the session, and the lease once nothing else keeps it",
 			l.ID, session.ShortID(l.Session), l.Holder.PID, session.ShortID(l.Session))
 	}
 	if err := network.Release(ctx, s, l.ID); err != nil {

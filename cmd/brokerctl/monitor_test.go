@@ -44,7 +44,7 @@ func TestMonitorPrintsWhatWasAndWhatComesALineEach(t *testing.T) {
 		w.says(m.line(w), want)
 	}
 	for service, want := range map[string]string{
-		"com.example.broken":  `com.example.broken \(instance 1, pid \d+\): exit status 3\n$`,
+		"com.example.broken":  `com.example.broken \(instance 1, pid \d+\): exit status 3, before it registered\n$`,
 		"com.example.missing": `com.example.missing \(instance 1\) could not be started: .*/no/such/program`,
 	} {
 		w.ctl("service start " + service)
@@ -67,6 +67,7 @@ func TestMonitorSaysWhichEndsTheBrokerHasMade(t *testing.T) {
 		want string
 	}{
 		{7, broker.Exit{Status: "exit status 3"}, "com.example.echo (instance 2, pid 7): exit status 3"},
+		{7, broker.Exit{Status: "exit status 0", Unregistered: true}, "com.example.echo (instance 2, pid 7): exit status 0, before it registered"},
 		{7, broker.Exit{Status: "signal: killed", Why: "it has not registered within 1s"},
 			"com.example.echo (instance 2, pid 7): signal: killed, by the broker, as it has not registered within 1s"},
 		{0, broker.Exit{Status: "not started", Why: "execute /x: no such file or directory"},

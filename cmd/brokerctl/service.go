@@ -90,7 +90,7 @@ func lastExit(s broker.ServiceInfo) string {
 	if s.Last == nil {
 		return ""
 	}
-	return s.Last.Status
+	return statusTold(*s.Last)
 }
 
 // number is a number for a cell, and nothing for 0.
@@ -133,8 +133,8 @@ func servicePairs(d broker.ServiceDetails) [][2]string {
 		{"starts", number(d.Starts)}, {"failures", number(d.Failures)},
 	}
 	if e := d.Last; e != nil {
-		lines = append(lines, [2]string{"last exit", fmt.Sprintf("%s%s%s", ofInstance(e.Instance), e.Status, ago(", ", e.At))})
-		for _, l := range e.Stderr {
+		lines = append(lines, [2]string{"last exit", fmt.Sprintf("%s%s%s", ofInstance(e.Instance), statusTold(*e), ago(", ", e.At))})
+		for _, l := range lastLines(d, e) {
 			lines = append(lines, [2]string{"stderr", l})
 		}
 	}

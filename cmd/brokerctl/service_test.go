@@ -143,10 +143,10 @@ func TestAServiceThatFailsTooOftenIsSuspendedUntilItIsReset(t *testing.T) {
 		w.until("what has failed is gone", func() bool { return w.details("service inspect com.example.broken")["state"] != "starting" })
 	}
 	w.says(o.errs, `suspended until .*'brokerctl service reset com.example.broken'.*no configuration.*\(suspended\)`)
-	w.says(w.done("service list"), `^com.example.broken +suspended until \d\d:\d\d:\d\d +- +\d+s +5 +exit status 3 +0 `)
-	w.says(w.done("service inspect com.example.broken"), `^state +suspended until 20.* \(in .*\)$`, `^last exit +instance 5: exit status 3, \d+s ago$`, `^stderr +no configuration$`)
+	w.says(w.done("service list"), `^com.example.broken +suspended until \d\d:\d\d:\d\d +- +\d+s +5 +exit status 3, before it registered +0 `)
+	w.says(w.done("service inspect com.example.broken"), `^state +suspended until 20.* \(in .*\)$`, `^last exit +instance 5: exit status 3, before it registered, \d+s ago$`, `^stderr +no configuration$`)
 	w.says(w.done("service why com.example.broken"), `^com.example.broken is suspended until \d\d:\d\d:\d\d \(in .*\), .*'brokerctl service reset com.example.broken' lifts that\.$`,
-		`^Instance 5 was started \d+s ago: a command of process`, `^Instance 5 ended \d+s ago: exit status 3; the last it wrote on stderr:$`, `^  no configuration$`)
+		`^Instance 5 was started \d+s ago: a command of process`, `^Instance 5 ended before it registered \d+s ago: exit status 3; the last it wrote on stderr:$`, `^  no configuration$`)
 	w.says(w.done("service reset com.example.broken"), `^reset com.example.broken: .* it is stopped$`)
 	w.says(w.ctl("service start com.example.broken").errs, `\(start_failed\)`)
 }

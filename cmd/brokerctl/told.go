@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/broker"
+	"github.com/fairlead-dev/fairlead/cmd/internal/console"
 	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/wire"
 	"github.com/fairlead-dev/fairlead/wire/session"
@@ -23,7 +24,7 @@ func eventTone(e broker.Event) cli.Tone {
 	switch {
 	case e.Kind == broker.EventDenied, e.Kind == broker.EventOverQuota, e.Kind == broker.EventDropped, e.State == broker.ServiceSuspended:
 		return cli.Bad
-	case e.End != nil && e.End.Code != wire.Invalid && e.End.Code != wire.Terminating, e.Exit != nil && e.Exit.Status != "exit status 0":
+	case e.End != nil && e.End.Code != wire.Invalid && e.End.Code != wire.Terminating, e.Exit != nil && (e.Exit.Status != "exit status 0" || e.Exit.Unregistered):
 		return cli.Busy
 	}
 	return cli.Plain
@@ -38,7 +39,7 @@ func told(e broker.Event) string {
 		if e.End == nil {
 			return sessionTold(e)
 		}
-		return fmt.Sprintf("%s: %s by %s: %s", sessionTold(e), e.End.Code, e.End.Origin, e.End.Text)
+		return sessionTold(e) + ": " + console.End(e.End)
 	case broker.EventServiceState:
 		text := fmt.Sprintf("%s is %s", e.Service, e.State)
 		if e.DueAt != 0 {
@@ -100,11 +101,19 @@ func instanceEnded(e broker.Event) string {
 	}
 	switch {
 	case e.Exit.Why == "":
-		return text + ": " + e.Exit.Status
+		return text + ": " + statusTold(*e.Exit)
 	case e.Exit.Status == "not started":
 		return text + " could not be started: " + e.Exit.Why
 	}
 	return text + ": " + e.Exit.Status + ", by the broker, as " + e.Exit.Why
+}
+
+// statusTold says with which status an instance has ended.
+func statusTold(e broker.Exit) string {
+	if e.Unregistered {
+		return e.Status + ", before it registered"
+	}
+	return e.Status
 }
 
 func refusal(e broker.Event) string {

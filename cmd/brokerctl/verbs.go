@@ -108,7 +108,10 @@ func (c *command) verbs() []verb {
 			flags:   append([]string{"state", "endpoint", "pid", "uid", "end", "title"}, listFlags...),
 			columns: c.sessionListing().Names(),
 			more: "All filters that are given must hold. --end alone looks among the closed ones. With --watch there are the columns CALLS/S, IN/S and OUT/S,\n" +
-				"too: calls of both sides, and bytes from the client and to it, each second, as the instances count them.",
+				"too: calls of both sides, and bytes from the client and to it, each second, as the instances count them.\n\n" +
+				"END says who ended a closed session, and why: 'closed by the client', also if it exited or is gone, is how most end. A code, as (interrupted), is\n" +
+				"behind an end that is a fault. --end wants one code: invalid of those that client or instance closed, terminating of those whose service was stopped,\n" +
+				"interrupted of those whose instance is gone and of those closed by an operator. 'brokerctl explain CODE' says more.",
 			examples: []string{
 				"session list", "session list --state closed --json", "session list --endpoint com.example.echo --sort age --limit 10",
 				"session list --end interrupted --title nightly", "session list --pid 4711 --state all",
@@ -123,6 +126,7 @@ func (c *command) verbs() []verb {
 		},
 		{
 			name: "session close", usage: "ID", one: c.sessionClose, takes: aSession, flags: []string{"reason"}, about: "end a session",
+			more:     "Its instance goes on. The client is told that it was closed on purpose: broker-run ends its container then, also with --on-loss=reclaim.",
 			examples: []string{"session close 3fa2c1d0 --reason 'maintenance'"},
 		},
 		{
@@ -138,7 +142,7 @@ func (c *command) verbs() []verb {
 			name: "lease release", usage: "ID|ADDRESS|HOSTNAME", one: c.onNetworkOne(c.leaseRelease), takes: aLease, flags: []string{"network"},
 			about: "release a lease that no session holds, although something lives that keeps it",
 			more: "Its addresses are given out again at once: make sure that nobody uses them. One that is held is released by its session alone:\n" +
-				"'session close' ends that.",
+				"'session close' ends that session, upon which broker-run ends its container, and the lease once nothing else keeps it.",
 			examples: []string{"lease release 46f143cea281c473"},
 		},
 		{
@@ -166,9 +170,10 @@ func (c *command) verbs() []verb {
 		},
 		{
 			name: "call", usage: "ENDPOINT METHOD [JSON|@FILE|-]", words: c.call, takes: aCall, flags: []string{"accept"},
-			about:    "call a method of any service, and print its reply as JSON; it has its service started",
-			more:     "What a streaming call or a stream answers comes until it ends, unless --timeout is given.",
-			examples: []string{`call com.example.counter add '{"counter": "visits", "by": 1}'`, "call com.example.counter get @request.json --accept not_found"},
+			about: "call a method of any service, and print its reply as JSON; it has its service started",
+			more: "The request is JSON: a string has its own quotes within the shell's, as '\"visits\"'. What a streaming call or a stream answers comes until it ends,\n" +
+				"unless --timeout is given.",
+			examples: []string{`call com.example.counter add '{"counter": "visits", "by": 1}'`, `call com.example.counter get '"visits"'`, "call com.example.counter get @request.json --accept not_found"},
 		},
 		{
 			name: "monitor", all: c.monitor, flags: []string{"since", "filter"}, about: "what happens in the broker, as it happens, until ^C",

@@ -45,7 +45,7 @@ func why(d broker.ServiceDetails) string {
 	}
 	if ended != nil {
 		say(ending(d, ended))
-		for _, l := range ended.Stderr {
+		for _, l := range lastLines(d, ended) {
 			say("  " + l)
 		}
 	}
@@ -53,6 +53,24 @@ func why(d broker.ServiceDetails) string {
 		say(sentence(pending(d.Pending)))
 	}
 	return b.String()
+}
+
+// mostLine is how many bytes of a line are shown where it is one of several: a stack in one line buries the others.
+const mostLine = 300
+
+// lastLines are the last that an instance wrote on stderr. A long one is cut, and where it is whole is said behind them.
+func lastLines(d broker.ServiceDetails, e *broker.Exit) (lines []string) {
+	cut := false
+	for _, l := range e.Stderr {
+		if short := wire.Cut(l, mostLine); len(short) < len(l) {
+			l, cut = fmt.Sprintf("%s… (%d bytes)", short, len(l)), true
+		}
+		lines = append(lines, l)
+	}
+	if cut && d.Log != "" {
+		lines = append(lines, "Whole lines: 'brokerctl service logs "+d.Name+"'")
+	}
+	return lines
 }
 
 // sentence has the first letter of an ASCII text large, and a full stop behind it.
@@ -109,7 +127,7 @@ func cause(d broker.ServiceDetails) string {
 		return "the broker has read its service file, and run_at_load is true"
 	case broker.CauseKeepAlive:
 		if e := d.Last; e != nil && e.Instance != 0 && e.Instance != d.Instance && d.Instance != 0 {
-			return fmt.Sprintf("keep_alive is %s, and instance %d had ended: %s", d.KeepAlive, e.Instance, e.Status)
+			return fmt.Sprintf("keep_alive is %s, and instance %d had ended: %s", d.KeepAlive, e.Instance, statusTold(*e))
 		}
 		return fmt.Sprintf("keep_alive is %s, and the instance before had ended", d.KeepAlive)
 	case broker.CauseCommand:
@@ -198,13 +216,16 @@ func ending(d broker.ServiceDetails, e *broker.Exit) string {
 		return fmt.Sprintf("%s could not be started%s: %s.", who, at, e.Why)
 	}
 	text := fmt.Sprintf("%s ended%s: %s", who, at, e.Status)
+	if e.Unregistered {
+		text = fmt.Sprintf("%s ended before it registered%s: %s", who, at, e.Status)
+	}
 	if e.Why != "" {
 		text += ", by the broker, as " + e.Why
 	}
 	if len(e.Stderr) > 0 {
 		return text + "; the last it wrote on stderr:"
 	}
-	if d.Log != "" && e.Status != "exit status 0" {
+	if d.Log != "" && (e.Status != "exit status 0" || e.Unregistered) {
 		return text + "; 'brokerctl service logs " + d.Name + "' may say more."
 	}
 	return text + "."

@@ -86,6 +86,20 @@ func TestWhySaysWhatCausedTheLastStartAndWhyNothingRuns(t *testing.T) {
 				"Instance 4 was started 2m ago: client 4711 (python3, uid 1000) opened com.example.echo.\n" +
 				"Instance 3 ended 2m ago: signal: killed.\n",
 		},
+		"one that never registered": {
+			broker.ServiceInfo{State: broker.ServiceStopped, Last: &broker.Exit{Instance: 3, At: at(ago), Status: "exit status 0", Unregistered: true}},
+			broker.ServiceDetails{Program: program, KeepAlive: "never", Log: "/x.log", Cause: &broker.Cause{Kind: broker.CauseCommand, At: at(ago), Client: &wire.Process{PID: 5}}},
+			"com.example.echo is stopped: the next open of com.example.echo or com.example.echo.admin starts it.\n" +
+				"Instance 3 was started 2m ago: a command of process 5 (uid 0).\n" +
+				"Instance 3 ended before it registered 2m ago: exit status 0; 'brokerctl service logs com.example.echo' may say more.\n",
+		},
+		"a long line": {
+			broker.ServiceInfo{State: broker.ServiceStopped, Last: &broker.Exit{Instance: 3, At: at(ago), Status: "exit status 2", Stderr: []string{"oh", strings.Repeat("s", 1800), "no"}}},
+			broker.ServiceDetails{Program: program, KeepAlive: "never", Log: "/x.log"},
+			"com.example.echo is stopped: the next open of com.example.echo or com.example.echo.admin starts it.\n" +
+				"Instance 3 ended 2m ago: exit status 2; the last it wrote on stderr:\n  oh\n  " + strings.Repeat("s", 300) + "… (1800 bytes)\n  no\n" +
+				"  Whole lines: 'brokerctl service logs com.example.echo'\n",
+		},
 		"stopping": {
 			broker.ServiceInfo{State: broker.ServiceStopping, Instance: 4, StartedAt: at(ago)},
 			broker.ServiceDetails{Stop: 20 * time.Second, Waiting: 1, Cause: &broker.Cause{Kind: broker.CauseKeepAlive}, KeepAlive: "on_failure"},

@@ -154,11 +154,18 @@ func (s *stage) startLive(ctx context.Context) ([]broker.Session, []network.Leas
 		}
 		progress(n+1, liveContainers, "containers")
 	}
-	sessions, err := s.sessions(ctx)
+	leases, err := s.leases(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	leases, err := s.leases(ctx)
+	var ids []string
+	for _, l := range leases {
+		ids = append(ids, l.Session)
+	}
+	if _, err := s.awaitSessions(ctx, ids); err != nil { // the broker hears of them a moment later
+		return nil, nil, err
+	}
+	sessions, err := s.sessions(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -78,7 +78,7 @@ func serveMain(args []string) int {
 		log.Error("the network service cannot be started", "err", err)
 	}
 	config := &config{
-		folders: folders, network: networkService(where, source.flags(), logging.Given()...), systemd: manager{log}, again: make(chan struct{}, 1),
+		folders: folders, network: networkService(where, source.flags(), logging.Likewise()...), systemd: manager{log}, again: make(chan struct{}, 1),
 	}
 	c := broker.Config{Socket: where, Load: config.load, Quotas: config.quotas, LeaveInstances: *leave, Version: cli.Version(), Logger: log}
 	if err := serve(c, config, source, *place); err != nil {

@@ -35,13 +35,23 @@ func (l *LogFlags) Logger() *slog.Logger {
 	if l.verbose && !l.flags.Changed("log-level") {
 		from = slog.LevelDebug
 	}
-	return logger(os.Stderr, from, l.format.value == "text" || l.format.value == "auto" && Terminal(os.Stderr))
+	return logger(os.Stderr, from, l.text())
 }
 
-// Given returns the flags that were given, for a program that is to log likewise.
-func (l *LogFlags) Given() (args []string) {
+// text reports whether to log for people.
+func (l *LogFlags) text() bool {
+	return l.format.value == "text" || l.format.value == "auto" && Terminal(os.Stderr)
+}
+
+// Likewise returns the flags with which a program logs likewise whose lines come to the same place, by way of a pipe: those that were given, and the format that a
+// terminal has chosen.
+func (l *LogFlags) Likewise() (args []string) {
 	for _, name := range []string{"log-level", "log-format", "verbose"} {
-		if f := l.flags.Lookup(name); f.Changed {
+		f := l.flags.Lookup(name)
+		switch {
+		case name == "log-format" && l.text():
+			args = append(args, "--log-format=text")
+		case f.Changed:
 			args = append(args, "--"+name+"="+f.Value.String())
 		}
 	}

@@ -70,13 +70,13 @@ func Codes() []Code {
 		},
 		{
 			Code: wire.Interrupted, Means: "The service's side of the session was lost. Opening again may work.",
-			End:   "The service's side was lost: it crashed, was killed or stopped; by broker, an operator has closed the session.",
+			End:   "The service's side was lost: it crashed, was killed or stopped; or an operator has closed the session, which its end says.",
 			Cause: "A crash of the service, or 'brokerctl session close'. The end of the session in 'brokerctl session list --state closed' has the exit status, where the broker has started the service.",
 			Do:    "Open the endpoint again, and send again what the service is to know: of a request that had left nobody knows whether it was done. 'brokerctl service why NAME' and 'brokerctl session list --end interrupted' say more.",
 		},
 		{
-			Code: wire.Invalid, Means: "This session will never work again: it was closed here.",
-			End:   "It was closed, by the client in order or as it exited: the usual end of a session.",
+			Code: wire.Invalid, Means: "The session was closed: for an end this is the usual one, and nothing went wrong. An error has it where something uses a session that is over, which will never work again.",
+			End:   "It was closed, by the client in order or as it exited, or by the instance.",
 			Cause: "Something still uses a session that was closed.",
 			Do:    "Nothing, for an end. An error is a mistake of the program that has it: it has to open another session.",
 		},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairlead-dev/fairlead/services/network"
+	"github.com/fairlead-dev/fairlead/wire"
 )
 
 // sendTime bounds one order to the init, which reads at once unless somebody has stopped it.
@@ -172,7 +173,7 @@ func (c *Container) keepLease(ctx context.Context, lease *network.Lease, end con
 
 // reclaim takes a lease back that is over, or says why it is lost.
 func (c *Container) reclaim(ctx context.Context, lease *network.Lease) (*network.Lease, error) {
-	if c.options.Reclaim == nil || errors.Is(lease.Err(), network.ErrReleased) {
+	if c.options.Reclaim == nil || onPurpose(lease.Err()) {
 		return nil, lostLease(lease)
 	}
 	c.options.logger().Info("the network is lost; its lease is being reclaimed", "err", lease.Err())
@@ -184,6 +185,12 @@ func (c *Container) reclaim(ctx context.Context, lease *network.Lease) (*network
 		return nil, &LostError{Network: lease.Network, Err: fmt.Errorf("%w, and it was not taken back: %w", lease.Err(), err)}
 	}
 	return again, nil
+}
+
+// onPurpose reports whether a lease is over because somebody wanted that: it was released, or an operator has closed its session, which alone ends by the broker.
+func onPurpose(over error) bool {
+	end, ok := errors.AsType[*wire.Error](over)
+	return errors.Is(over, network.ErrReleased) || ok && end.Origin == wire.Broker
 }
 
 // lostLease returns a *LostError if lease is over.

@@ -67,8 +67,8 @@ type Options struct {
 	// Grace is the time from SIGTERM to SIGKILL when the container must end; 0 means 5 s, and
 	// less than 0 means SIGKILL at once.
 	Grace time.Duration
-	// Reclaim, if it is not nil, is called when a lease of the container is over that was not released: it takes the lease back, and the container goes on with
-	// that. It has as long as Grace; if it fails the container is ended. The lease must be as it was, since the command knows its address. Witness is the
+	// Reclaim, if it is not nil, is called when a lease of the container is lost, which one is not that was released or whose session an operator has closed: it takes the lease back, and
+	// the container goes on with that. It has as long as Grace; if it fails the container is ended. The lease must be as it was, since the command knows its address. Witness is the
 	// container's. See network.Reclaim. It may be called for several leases at the same time.
 	Reclaim func(ctx context.Context, lost *network.Lease, witness *os.File) (*network.Lease, error)
 	// Logger takes what an operator should know; nil discards it.

@@ -25,7 +25,7 @@ var SessionListing = cli.Listing[broker.Session]{
 		{Name: "UID", Cell: func(s broker.Session) string { return fmt.Sprint(s.Client.UID) }, Order: By(func(s broker.Session) uint32 { return s.Client.UID })},
 		{Name: "INSTANCE", Cell: func(s broker.Session) string { return cli.Who(s.Instance) }},
 		{Name: "TITLE", Cell: func(s broker.Session) string { return s.Title }},
-		{Name: "END", Cell: End},
+		{Name: "END", Cell: func(s broker.Session) string { return End(s.End) }},
 	},
 	Totals: func(all []broker.Session) string {
 		states := map[string]int{}
@@ -54,14 +54,6 @@ func sessionTone(s broker.Session) cli.Tone {
 // PrintSessions writes the table of sessions.
 func PrintSessions(w io.Writer, list []broker.Session) error {
 	return SessionListing.Print(w, cli.View{}, list)
-}
-
-// End says how a session has ended; nothing of one that is open.
-func End(s broker.Session) string {
-	if s.End == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s by %s: %s", s.End.Code, s.End.Origin, s.End.Text)
 }
 
 // LeaseListing is how leases are shown.

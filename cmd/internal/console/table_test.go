@@ -23,9 +23,9 @@ func TestTablesShowOneRowForEachAndEscapeWhatOthersWrote(t *testing.T) {
 			return console.PrintSessions(b, []broker.Session{{ID: id, Endpoint: "e", State: broker.SessionOpen, Client: client, Instance: instance, Title: "a\x1b[2J"}})
 		}, `01234567 e open - curl[7] 8 9 a\x1b[2J -`},
 		{"a closed session", func(b *strings.Builder) error {
-			end := &wire.End{Code: wire.Invalid, Origin: wire.Peer, Text: "gone"}
+			end := &wire.End{Code: wire.Invalid, Origin: wire.Peer, Text: "closed"}
 			return console.PrintSessions(b, []broker.Session{{ID: id, Endpoint: "e", State: broker.SessionClosed, Client: client, Instance: instance, End: end}})
-		}, "01234567 e closed - curl[7] 8 9 - invalid by peer: gone"},
+		}, "01234567 e closed - curl[7] 8 9 - closed by the client"},
 		{"a lease", func(b *strings.Builder) error {
 			return console.PrintLeases(b, []network.LeaseInfo{{
 				ID: "l", Network: "n", Addresses: []string{"10.9.0.2/24", "fd00::2/64"}, Hostname: "web", State: network.StateHeld,

@@ -30,9 +30,9 @@ func Serve(ctx context.Context) error {
 
 // Call calls it.
 func Call(ctx context.Context) error {
-	session, err := client.Dial(ctx, "com.example.echo", client.Options{Title: "readme"})
+	session, err := client.Dial(ctx, "com.example.echo", client.Options{Title: "readme", Logger: slog.Default()})
 	if err != nil {
-		return err // errors.Is(err, wire.UnknownEndpoint), … ; it waits for a broker as long as ctx lets it
+		return err // errors.Is(err, wire.UnknownEndpoint), … ; it waits for a broker as long as ctx lets it, and tells the Logger
 	}
 	defer session.Close()
 	reply, err := client.Call[Echo](ctx, session, "echo", Echo{Text: "hi"})
@@ -45,7 +45,7 @@ func Call(ctx context.Context) error {
 
 // Run runs a command that holds a lease.
 func Run(ctx context.Context, cmd *exec.Cmd) error {
-	session, err := client.Dial(ctx, network.Endpoint, client.Options{Title: "my runtime"})
+	session, err := client.Dial(ctx, network.Endpoint, client.Options{Title: "my runtime", Logger: slog.Default()})
 	if err != nil {
 		return err
 	}

@@ -98,9 +98,14 @@ func (s *Server) Renew() (int, error) {
 	if err != nil {
 		return 0, wire.Errorf(wire.Malformed, "the networks stay as they are: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	if err := s.Reload(networks, limits); err != nil {
+	changed, err := s.replace(networks, limits)
+	if err != nil {
 		return 0, err
 	}
-	s.log.Info(fmt.Sprintf("networks reloaded: there are %d", len(networks)))
+	if changed {
+		s.log.Info(fmt.Sprintf("networks reloaded: there are %d", len(networks)))
+	} else { // as when an operator has asked, and then the broker
+		s.log.Debug(fmt.Sprintf("networks reloaded: there are %d, as before", len(networks)))
+	}
 	return len(networks), nil
 }

@@ -608,12 +608,15 @@ func (j *journal) Write(line []byte) (int, error) {
 func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
 
 // warnings returns the lines at level warn.
-func (j *journal) warnings() []string {
+func (j *journal) warnings() []string { return j.with("level=WARN") }
+
+// with returns the lines that have a text.
+func (j *journal) with(text string) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var found []string
 	for _, line := range j.lines {
-		if strings.Contains(line, "level=WARN") {
+		if strings.Contains(line, text) {
 			found = append(found, line)
 		}
 	}

@@ -15,29 +15,41 @@ import (
 // a lease would be in no network of the lease's name, or could not be given out, is refused as a whole with wire.Conflict, which names the lease. While it is
 // not known what is held, it fails with wire.Unavailable. Other failures are those of CheckNetworks.
 func (s *Server) Reload(networks []Network, limits Limits) error {
+	_, err := s.replace(networks, limits)
+	return err
+}
+
+// replace does what Reload does, and reports whether the networks or limits are others than they were.
+func (s *Server) replace(networks []Network, limits Limits) (changed bool, err error) {
 	if err := CheckNetworks(networks); err != nil {
-		return err
+		return false, err
 	}
 	s.mu.Lock()
 	defer s.unlock()
 	if s.doubt != nil {
-		return wire.Errorf(wire.Unavailable, "the networks stay as they are: it is not known yet which addresses are held")
+		return false, wire.Errorf(wire.Unavailable, "the networks stay as they are: it is not known yet which addresses are held")
 	}
 	next := map[string]*segment{}
 	for _, n := range networks {
 		g, err := newSegment(n)
 		if err != nil {
-			return err
+			return false, err
 		}
 		next[n.Name] = g
 	}
 	if err := s.fitLocked(next); err != nil {
-		return err
+		return false, err
 	}
-	s.limits = limits.withDefaults()
+	limits = limits.withDefaults()
+	changed = limits != s.limits || len(next) != len(s.segments)
+	for name, g := range next {
+		before := s.segments[name]
+		changed = changed || before == nil || !reflect.DeepEqual(before.Network, g.Network)
+	}
+	s.limits = limits
 	s.counters.know(networks)
 	s.replaceLocked(next)
-	return nil
+	return changed, nil
 }
 
 // fitLocked takes the addresses of all leases in the networks that are to come.

@@ -303,15 +303,21 @@ func TestTheNetworksAreReadAnewWhenAnOperatorSaysSo(t *testing.T) {
 		err      error
 	}
 	loads := make(chan loaded, 1)
-	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24"), Load: func() ([]server.Network, server.Limits, error) {
+	j := &journal{}
+	s := start(t, server.Config{Networks: networks(t, "default=10.9.0.0/24"), Logger: j.logger(), Load: func() ([]server.Network, server.Limits, error) {
 		next := <-loads
 		return next.networks, server.Limits{}, next.err
 	}})
 	c := open(t, s.path)
 	l := allocate(t, c, network.Request{})
-	loads <- loaded{networks: networks(t, "default=10.9.0.0/16")}
-	if done, err := network.Reload(within(t, patience), c); err != nil || done.Networks != 1 {
-		t.Errorf("a reload says %+v, %v", done, err)
+	for range 2 { // the second time nothing has changed
+		loads <- loaded{networks: networks(t, "default=10.9.0.0/16")}
+		if done, err := network.Reload(within(t, patience), c); err != nil || done.Networks != 1 {
+			t.Errorf("a reload says %+v, %v", done, err)
+		}
+	}
+	if lines := j.with("networks reloaded: there are 1"); len(lines) != 1 {
+		t.Errorf("one change is logged as %q", lines)
 	}
 	if infos, err := network.Networks(within(t, patience), c); err != nil || infos[0].Prefixes[0] != "10.9.0.0/16" {
 		t.Errorf("the networks are %+v, %v", infos, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -35,7 +36,7 @@ func main() {
 func add(name string) (counter.Total, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	connection := client.Connect(counter.Endpoint, client.Options{Title: "counterctl"})
+	connection := client.Connect(counter.Endpoint, client.Options{Title: "counterctl", Logger: slog.Default()})
 	defer connection.Close()
 	for {
 		total, err := client.Call[counter.Total](ctx, connection, "add", counter.Add{Counter: name, By: 1})
