@@ -131,7 +131,7 @@ func unknown(name string, verbs []verb) error {
 		likely = seconds[noun]
 	}
 	if len(likely) == 0 {
-		return usageError{text + ": these are those of " + noun + ":\n" + strings.TrimRight(usages(nouns[noun]), "\n")}
+		return usageError{text + ": these are those of " + noun + ":\n" + strings.ReplaceAll(strings.TrimSpace(usages(nouns[noun])), "\n  ", "\n")}
 	}
 	for i, word := range likely {
 		likely[i] = strings.TrimSpace(noun + " " + word)

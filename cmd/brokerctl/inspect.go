@@ -31,7 +31,7 @@ func (c *command) sessionInspect(ctx context.Context, id string) error {
 	}
 	s := inspected{Session: d.Session, Inspection: d.Inspection}
 	if s.Leases, err = c.leasesOf(ctx, d.Session); err != nil {
-		fmt.Fprintf(&escaper{w: c.errs}, "brokerctl: the leases of the session are not known: %v\n", err)
+		fmt.Fprintf(c.errs, "brokerctl: the leases of the session are not known: %s\n", cli.Said(err.Error()))
 	}
 	if in := d.Inspection; in != nil {
 		empty(&in.Calls)

@@ -119,7 +119,7 @@ func report(w io.Writer, err error) int {
 	if errors.Is(err, syscall.EPIPE) {
 		return exitOK // whoever read has seen enough
 	}
-	fmt.Fprintf(&escaper{w: w}, "brokerctl: %s\n", said(err)) // a service may have written it
+	fmt.Fprintf(w, "brokerctl: %s\n", cli.Said(said(err))) // a service may have written it
 	if _, mistyped := errors.AsType[usageError](err); mistyped {
 		fmt.Fprintln(w, "try 'brokerctl --help'")
 		return exitUsage

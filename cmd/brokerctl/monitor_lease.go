@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-dev/fairlead/broker"
 	"github.com/fairlead-dev/fairlead/client"
+	"github.com/fairlead-dev/fairlead/internal/cli"
 	"github.com/fairlead-dev/fairlead/services/network"
 	"github.com/fairlead-dev/fairlead/wire"
 )
@@ -146,4 +147,4 @@ func (w *leaseWatch) follow(ctx context.Context, r network.WatchRequest, since w
 }
 
 // note says something beside what is printed.
-func (c *command) note(text string) { fmt.Fprintf(&escaper{w: c.errs}, "brokerctl: %s\n", text) }
+func (c *command) note(text string) { fmt.Fprintf(c.errs, "brokerctl: %s\n", cli.Said(text)) }

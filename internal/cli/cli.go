@@ -25,9 +25,9 @@ func Version() string {
 	return info.Main.Version
 }
 
-// Fail prints an error of a command, and what to do about it if hint is not empty.
+// Fail prints an error of a command, as Said has it, and what to do about it if hint is not empty.
 func Fail(w io.Writer, command string, err error, hint string) {
-	fmt.Fprintf(w, "%s: %v\n", command, err)
+	fmt.Fprintf(w, "%s: %s\n", command, Said(err.Error()))
 	if hint != "" {
 		fmt.Fprintf(w, "%s: hint: %s\n", command, hint)
 	}
