@@ -167,6 +167,7 @@ func (s *Session) endLead(nextLocked func()) {
 	defer s.mu.Unlock()
 	if s.unkickLocked() {
 		s.conn.in.resume()
+		s.parkLaterLocked() // it was a look's kick, maybe, that the reader has left behind
 	}
 	nextLocked()
 }
