@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// briskCalls is how many replies come in a row, each within briskGap of the one before and with no other call in flight, before the reader rests.
+	// briskCalls is how many replies come in a row, each within briskGap of the one before and with one other call in flight at most, the caller's next, before the reader rests.
 	briskCalls = 4
 	briskGap   = time.Millisecond
 )
