@@ -83,8 +83,23 @@ func (s *Session) Led() bool { return s.isOff(led) }
 // Parked reports whether the session waits on no goroutine.
 func (s *Session) Parked() bool { return s.isOff(parked) }
 
+// Looks reports whether the session is parked, or looks later whether it may be.
+func (s *Session) Looks() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reader.off == parked || s.reader.parking.timer != nil
+}
+
 // Look has the session parked if nothing has come since Look or the session's own timer last looked.
 func (s *Session) Look() { s.look() }
+
+// Kick kicks the reader as Look does, at a moment when a look that was late by a rest would.
+func (s *Session) Kick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reader.parking.stopLocked()
+	s.kickLocked()
+}
 
 func (s *Session) isOff(as off) bool {
 	s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// briskCalls is how many replies come in a row, each within briskGap of the one before and with no other call in flight, before the reader rests.
+	// briskCalls is how many replies come in a row, each within briskGap of the one before and with one other call in flight at most, the caller's next, before the reader rests.
 	briskCalls = 4
 	briskGap   = time.Millisecond
 )
@@ -167,6 +167,7 @@ func (s *Session) endLead(nextLocked func()) {
 	defer s.mu.Unlock()
 	if s.unkickLocked() {
 		s.conn.in.resume()
+		s.parkLaterLocked() // it was a look's kick, maybe, that the reader has left behind
 	}
 	nextLocked()
 }

@@ -371,28 +371,33 @@ func TestACallerThatReadsIsBackInTime(t *testing.T) {
 		{"that is canceled", canceledAfter(time.Millisecond), time.Millisecond, offSocket, wire.Canceled},
 		{"that is canceled late", canceledAfter(time.Minute), time.Minute, time.Minute, wire.Canceled},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				p := beginScripted(t)
-				defer p.end()
-				for range 3 { // and nothing of it is left for the next one
-					p.rest()
-					ctx, cancel := test.bound()
-					began := time.Now()
-					err := p.call(ctx)
-					took := time.Since(began)
-					cancel()
-					if wire.CodeOf(err) != test.code || took < test.least || took > test.most {
-						t.Errorf("after %v: %v, want %s after %v to %v", took, err, test.code, test.least, test.most)
+		for name, wait := range map[string]func(p scripted, ctx context.Context) error{
+			"a call":  func(p scripted, ctx context.Context) error { return p.call(ctx) },
+			"a flush": func(p scripted, ctx context.Context) error { return p.c.Flush(ctx) },
+		} {
+			t.Run(name+" "+test.name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					p := beginScripted(t)
+					defer p.end()
+					for range 3 { // and nothing of it is left for the next one
+						p.rest()
+						ctx, cancel := test.bound()
+						began := time.Now()
+						err := wait(p, ctx)
+						took := time.Since(began)
+						cancel()
+						if wire.CodeOf(err) != test.code || took < test.least || took > test.most {
+							t.Errorf("after %v: %v, want %s after %v to %v", took, err, test.code, test.least, test.most)
+						}
+						request := p.next()
+						if f := p.next(); f.Kind != wire.KindCancel {
+							t.Errorf("a %v came", f.Kind)
+						}
+						p.conn.Write(p.reply(request.ID))
 					}
-					request := p.next()
-					if f := p.next(); f.Kind != wire.KindCancel {
-						t.Errorf("a %v came", f.Kind)
-					}
-					p.conn.Write(p.reply(request.ID))
-				}
+				})
 			})
-		})
+		}
 	}
 }
 

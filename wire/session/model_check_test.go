@@ -43,7 +43,7 @@ func (h *history) check() {
 	h.checkBothEnd()
 }
 
-// failed returns the error of an operation, which its context ends at once.
+// failed returns the error of an operation, which its context ends at once, but for a call that is canceled where its caller may read for itself.
 func (h *history) failed(op *operation) *wire.Error {
 	e, typed := op.err.(*wire.Error)
 	if op.err != nil && !typed {
@@ -53,7 +53,11 @@ func (h *history) failed(op *operation) *wire.Error {
 	if op.within > 0 && op.returned.at > op.deadline {
 		h.fault("%v has returned %v after its deadline", op, op.returned.at-op.deadline)
 	}
-	if op.canceled.was() && op.returned.at > op.canceled.at {
+	late := time.Duration(0)
+	if op.what == calls || op.what == flushes {
+		late = h.off()
+	}
+	if op.canceled.was() && op.returned.at > op.canceled.at+late {
 		h.fault("%v has returned %v after it was canceled", op, op.returned.at-op.canceled.at)
 	}
 	return e
@@ -94,6 +98,14 @@ func (h *history) over(by time.Duration) bool {
 
 // delays returns how long what is on its way may have been held up, by the connection and by handlers that ran on a side's reader.
 func (h *history) delays() time.Duration { return time.Duration(h.injected.Load()) + h.held() }
+
+// off returns how long a side may be off the socket, so that it sees nothing of the other.
+func (h *history) off() time.Duration {
+	if h.lane {
+		return offSocket
+	}
+	return 0
+}
 
 // held returns how long handlers have kept the sides from reading.
 func (h *history) held() time.Duration { return h.sides[0].Held() + h.sides[1].Held() }
@@ -258,7 +270,7 @@ func (h *history) checkReturn(op *operation) {
 	if took := op.returned.at - op.called.at; last > 0 && took > last {
 		h.fault("%v took %v", op, took)
 	}
-	if waited := op.returned.at - max(op.called.at, h.sides[op.side].ended.at); waited > h.delays() {
+	if waited := op.returned.at - max(op.called.at, h.sides[op.side].ended.at); waited > h.delays()+h.off() {
 		h.fault("%v has waited for %v for a side that was there, or known to be lost", op, waited)
 	}
 	noted := h.sides[1-op.side].ended

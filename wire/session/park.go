@@ -10,7 +10,7 @@ import (
 const parkAfter = time.Second
 
 // A parking is how a session waits on no goroutine. Idle sessions are most of those that hold a lease, and a goroutine is half of what one costs: so where there is a Set
-// of watches, the reader leaves the socket to it, and comes back when something has come or somebody needs it.
+// of watches, the reader leaves the socket to it, and comes back when something has come or somebody needs it. Where a stream has begun nobody is parked any more: yamux waits on goroutines of its own.
 //
 //	on the socket ─ nothing has come for parkAfter: the reader is kicked off it, if it waits there ─▶ parked
 //	parked ──────── something can be read, or somebody needs the reader ────────────────────────────▶ on the socket

@@ -165,6 +165,21 @@ func TestALookAtASessionThatIsInUseLosesNothing(t *testing.T) {
 	t.Logf("parked behind %d of 100 calls", parked)
 }
 
+func TestASessionWhoseReaderWasKickedAsItWentToRestIsParkedLater(t *testing.T) {
+	_, s, _ := parkable(t, session.Config{Handler: usual}, session.Config{})
+	call := func() {
+		if err := s.Call(within(t, patience), "ignore", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		rest(t, s, call)
+		s.Kick()
+		call()
+		until(t, "it looks whether it is idle", s.Looks)
+	}
+}
+
 func TestWhereNoMoreCanBeWatchedASessionReadsByItself(t *testing.T) {
 	c, s, set := parkable(t, session.Config{}, session.Config{Handler: usual})
 	set.Close()

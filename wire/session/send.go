@@ -126,6 +126,7 @@ func (s *Session) flush(ctx context.Context) (sent bool, err error) {
 	}
 	p := takePending()
 	p.flush = true
+	p.until, _ = ctx.Deadline()
 	id, err := s.begin(ctx, p)
 	if err != nil {
 		return false, err

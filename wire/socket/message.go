@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,8 +18,9 @@ func recvmsg(fd uintptr, m *unix.Msghdr) (n int, err unix.Errno) {
 	}
 }
 
-// recvmsgNow is recvmsg where no descriptor can come, and sendmsgNow is sendmsg(2). Neither ever waits, so they do not tell the scheduler, which would wake its
-// monitor, a thread of its own, at the first system call after each idle moment: a call would cost a third more.
+// recvmsgNow is recvmsg where no descriptor can come or be let go, see inline, and sendmsgNow is sendmsg(2). Neither waits, so they do not tell the scheduler, which would wake its
+// monitor, a thread of its own, at the first system call after each idle moment: a call would cost a third more. What waited here all the same would hold up an idle process as a whole, as nobody
+// looks at the network meanwhile. Before Linux 6.9 sendmsg waits while the kernel looks for sockets that are in flight and nobody's.
 func recvmsgNow(fd uintptr, m *unix.Msghdr, flags int) (n int, err unix.Errno) {
 	for {
 		got, _, err := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(m)), uintptr(flags|unix.MSG_DONTWAIT))
@@ -55,6 +57,12 @@ func send(fd uintptr, b, control []byte) int {
 		return 0
 	}
 	return n
+}
+
+// inline has the urgent bytes of a peer (MSG_OOB) come among its others, with their descriptors. Else a read passes over them, and closes what came with them on the spot, which may
+// take as long as the sender has said (SO_LINGER): in a read that does not tell the scheduler the whole process may wait for that.
+func inline(fd uintptr) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1))
 }
 
 // peek reads what has come, and leaves it there. It takes no descriptors, and says that there are some by MSG_CTRUNC in the message's flags.

@@ -24,6 +24,9 @@ func ReadNow(conn syscall.Conn) (frame wire.Frame, ok bool) {
 }
 
 func readNow(fd uintptr) (frame wire.Frame, ok bool) {
+	if inline(fd) != nil {
+		return frame, false
+	}
 	b := make([]byte, soon)
 	data := unix.Iovec{Base: &b[0]}
 	data.SetLen(len(b))

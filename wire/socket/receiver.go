@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -53,6 +54,9 @@ func NewReceiver(conn *net.UnixConn) (*Receiver, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
+	}
+	if closed := raw.Control(func(fd uintptr) { err = inline(fd) }); closed != nil || err != nil {
+		return nil, errors.Join(closed, err)
 	}
 	r := &Receiver{conn: conn, raw: raw}
 	r.message.Iov = &r.data
