@@ -28,6 +28,14 @@ func connectOnce() {
 	fmt.Println(err)
 }
 
+// strangerConnects has a stranger connect at everybody's socket.
+func strangerConnects(t *testing.T, at string) {
+	t.Helper()
+	if got := playWith(t, asStranger(t), "connects", at, at).line(t); got != "<nil>" {
+		t.Fatalf("a stranger connects: %s", got)
+	}
+}
+
 // guard: serveAt and letIn open a socket for each user.
 func TestAUserWhoWasLetInHasASocketOfItsOwn(t *testing.T) {
 	needsRoot(t)
@@ -38,9 +46,7 @@ func TestAUserWhoWasLetInHasASocketOfItsOwn(t *testing.T) {
 	if _, err := os.Lstat(theirs); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a user who never came: %v, want no socket", err)
 	}
-	if got := playWith(t, asStranger(t), "connects", b.Socket, b.Socket).line(t); got != "<nil>" {
-		t.Fatalf("a stranger connects: %s", got)
-	}
+	strangerConnects(t, b.Socket)
 	until(t, "the stranger has one, which belongs to it and is nobody else's", func() bool {
 		info, err := os.Lstat(theirs)
 		return err == nil && info.Mode() == fs.ModeSocket|0o600 && info.Sys().(*syscall.Stat_t).Uid == nobody
@@ -143,9 +149,7 @@ func TestAFolderOfUsersSocketsThatIsReplacedWhileTheBrokerRunsGetsNone(t *testin
 			b := brokertest.StartWith(t, broker.Config{Socket: x.socket})
 			until(t, "root has one", func() bool { _, err := os.Lstat(socket.Door(x.socket, 0)); return err == nil })
 			must(t, os.RemoveAll(folder), set(x, folder))
-			if got := playWith(t, asStranger(t), "connects", x.socket, x.socket).line(t); got != "<nil>" {
-				t.Fatalf("a stranger connects: %s", got)
-			}
+			strangerConnects(t, x.socket)
 			ask[broker.Status](t, b, broker.MethodStatus, nil) // behind the stranger
 			if entries, err := os.ReadDir(folder); !errors.Is(err, fs.ErrNotExist) && (err != nil || len(entries) > 0) {
 				t.Errorf("in it: %v, %v", entries, err)
@@ -163,9 +167,7 @@ func TestAFolderOfUsersSocketsThatIsRemovedIsMadeAgain(t *testing.T) {
 	has := func(uid uint32) bool { _, err := os.Lstat(socket.Door(b.Socket, uid)); return err == nil }
 	until(t, "root has one", func() bool { return has(0) })
 	must(t, os.RemoveAll(filepath.Dir(socket.Door(b.Socket, 0))))
-	if got := playWith(t, asStranger(t), "connects", b.Socket, b.Socket).line(t); got != "<nil>" {
-		t.Fatalf("a stranger connects: %s", got)
-	}
+	strangerConnects(t, b.Socket)
 	until(t, "the stranger has one", func() bool { return has(nobody) })
 	ask[broker.Status](t, b, broker.MethodStatus, nil)
 	until(t, "root has another one", func() bool { return has(0) })

@@ -265,9 +265,7 @@ func (s *Session) begin(ctx context.Context, p *pending) (id uint32, err error) 
 	}
 	s.pending[s.nextID] = p
 	p.out.joins = len(s.pending) > fewCalls
-	if s.reader.handling != nil {
-		s.giveOnLocked()
-	}
+	s.giveOnLocked()
 	if !p.flush {
 		s.stats.callsMade.Add(1)
 	}

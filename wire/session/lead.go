@@ -92,12 +92,16 @@ func (s *Session) kickLocked() {
 }
 
 // unkickLocked has reading go on, and reports whether anybody was kicked. A kick that came too late hits nobody behind it, as it is made under the mutex, too.
+// Only who reads calls it.
 func (s *Session) unkickLocked() bool {
 	if !s.reader.kicked {
 		return false
 	}
 	s.reader.kicked = false
 	s.conn.SetReadDeadline(time.Time{})
+	if in := &s.conn.in; in.interrupted() {
+		in.failed = nil
+	}
 	return true
 }
 
@@ -139,37 +143,28 @@ func (s *Session) takeLead(p *pending) bool {
 
 // lead reads until the reply to p has come, or the reader is needed.
 func (s *Session) lead(p *pending) {
-	for len(p.done) == 0 {
+	var err error
+	for err == nil && len(p.done) == 0 {
 		s.link.wait()
 		if !s.conn.in.shortReply() {
 			break
 		}
-		if _, err := s.readNext(); err != nil {
-			s.endLead(func() {
-				s.reader.off = onSocket
-				go s.readNoMore(err)
-			})
-			return
-		}
+		_, err = s.readNext()
 	}
-	s.endLead(func() {
-		if len(p.done) == 0 || !s.quietLocked() {
-			s.returnLocked()
-		} else {
-			s.restLocked(time.Now())
-		}
-	})
-}
-
-// endLead ends the lead.
-func (s *Session) endLead(nextLocked func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unkickLocked() {
-		s.conn.in.resume()
 		s.parkLaterLocked() // it was a look's kick, maybe, that the reader has left behind
 	}
-	nextLocked()
+	switch {
+	case err != nil:
+		s.reader.off = onSocket
+		go s.readNoMore(err)
+	case len(p.done) == 0 || !s.quietLocked():
+		s.returnLocked()
+	default:
+		s.restLocked(time.Now())
+	}
 }
 
 // restNoMore has the reader not rest any more. If it is off the socket, who is about to use a stream has it return.
@@ -192,11 +187,4 @@ func (in *incoming) shortReply() bool {
 // interrupted reports whether who waited was kicked.
 func (in *incoming) interrupted() bool {
 	return in.failed != nil && errors.Is(in.failed, os.ErrDeadlineExceeded)
-}
-
-// resume forgets that.
-func (in *incoming) resume() {
-	if in.interrupted() {
-		in.failed = nil
-	}
 }

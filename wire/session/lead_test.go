@@ -108,11 +108,25 @@ func (x *alone) lead(t *testing.T, ctx context.Context) (answer <-chan error) {
 	return answered
 }
 
-// happens are what happens to a session, and how the client sees it: at once if it does so itself, else within offSocket.
-var happens = map[string]struct {
+// A happening is what happens to a session, and how the client sees it: at once if it does so itself, else within offSocket.
+type happening struct {
 	do    func(x *alone) error
 	after time.Duration
-}{
+}
+
+// inTime has it happen, and checks that the client sees it in time.
+func (h happening) inTime(t *testing.T, x *alone) {
+	t.Helper()
+	began := time.Now()
+	if err := h.do(x); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > h.after {
+		t.Errorf("after %v, want %v at most", took, h.after)
+	}
+}
+
+var happens = map[string]happening{
 	"the peer ends the session":   {func(x *alone) error { go x.s.Close(); <-x.told; return nil }, offSocket},
 	"the peer is gone":            {func(x *alone) error { x.conn.cut(); <-x.told; return nil }, offSocket},
 	"a one-way message comes":     {func(x *alone) error { defer func() { <-x.told }(); return x.s.Send(context.Background(), "tell", nil) }, offSocket},
@@ -154,13 +168,7 @@ func TestASessionWhoseReaderRestsSeesAllWithinFiveMilliseconds(t *testing.T) {
 				x := beginAlone(t)
 				defer x.end()
 				x.rest(t)
-				began := time.Now()
-				if err := happen.do(x); err != nil {
-					t.Fatal(err)
-				}
-				if took := time.Since(began); took > happen.after {
-					t.Errorf("after %v, want %v at most", took, happen.after)
-				}
+				happen.inTime(t, x)
 			})
 		})
 	}
@@ -174,13 +182,7 @@ func TestASessionThatACallerReadsSeesAllWithinFiveMilliseconds(t *testing.T) {
 				defer x.end()
 				answer := x.lead(t, context.Background())
 				time.AfterFunc(offSocket, func() { close(x.serve) }) // a drained session waits for it
-				began := time.Now()
-				if err := happen.do(x); err != nil {
-					t.Fatal(err)
-				}
-				if took := time.Since(began); took > happen.after {
-					t.Errorf("after %v, want %v at most", took, happen.after)
-				}
+				happen.inTime(t, x)
 				err := <-answer
 				if code := wire.CodeOf(err); err != nil && x.c.End().Code == "" {
 					t.Errorf("the call: %v (%s)", err, code)

@@ -65,7 +65,6 @@ func (s *Session) parks() (is, kicked bool) {
 	if !s.unkickLocked() {
 		return false, false
 	}
-	s.conn.in.resume()
 	if s.quietLocked() {
 		raw, err := s.conn.SyscallConn()
 		var w *watch.Watch

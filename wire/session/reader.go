@@ -233,14 +233,15 @@ func (s *Session) needEnd() {
 }
 
 func (s *Session) needReaderLocked() {
-	if s.reader.handling != nil {
-		s.giveOnLocked()
-	}
+	s.giveOnLocked()
 	s.rouseLocked()
 }
 
-// giveOnLocked has another goroutine read on while the reader's is handling a request.
+// giveOnLocked has another goroutine read on if the reader's is handling a request.
 func (s *Session) giveOnLocked() {
+	if s.reader.handling == nil {
+		return
+	}
 	s.reader.doneLocked()
 	s.handlers.Add(1)
 	go s.readOn()

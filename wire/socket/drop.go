@@ -20,32 +20,31 @@ type Socket interface {
 // slowly as its sender has said (SO_LINGER, socket(7)). So these are received first, and discarded. Nobody else may read it meanwhile.
 func Drop(s Socket) error {
 	if raw, err := s.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { empty(int(fd)) })
+		raw.Control(empty)
 	}
 	return s.Close()
 }
 
 // DropFD is Drop for a descriptor.
 func DropFD(fd int) {
-	empty(fd)
+	empty(uintptr(fd))
 	unix.Close(fd)
 }
 
 // empty has nothing more come to a socket, and takes what has.
-func empty(fd int) {
-	if unix.Shutdown(fd, unix.SHUT_RD) != nil {
+func empty(fd uintptr) {
+	if unix.Shutdown(int(fd), unix.SHUT_RD) != nil {
 		return // it is not connected any more, or something else
 	}
-	b, oob := make([]byte, dropped), make([]byte, controlSize)
+	var data unix.Iovec
+	m, oob := message(&data, make([]byte, dropped)), make([]byte, controlSize)
+	m.Control = &oob[0]
 	for {
-		n, size, _, _, err := unix.Recvmsg(fd, b, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n == 0 {
+		m.SetControllen(controlSize)
+		if n, err := recvmsg(fd, &m); err != 0 || n == 0 {
 			return
 		}
-		if size > 0 {
+		if size := int(m.Controllen); size > 0 {
 			Discard(received(oob[:size]))
 		}
 	}

@@ -39,15 +39,22 @@ func sendmsgNow(fd uintptr, m *unix.Msghdr) (n int, err unix.Errno) {
 	}
 }
 
+// message returns a message of b, which data describes.
+func message(data *unix.Iovec, b []byte) unix.Msghdr {
+	data.Base = unsafe.SliceData(b)
+	data.SetLen(len(b))
+	m := unix.Msghdr{Iov: data}
+	m.SetIovlen(1)
+	return m
+}
+
 // Send sends what a socket takes of b without waiting, and returns how much that was. An error reads as nothing: whoever writes in earnest then sees it.
 func Send(fd uintptr, b []byte) int { return send(fd, b, nil) }
 
 // send is Send with the control data of descriptors, which leave with the first byte.
 func send(fd uintptr, b, control []byte) int {
-	data := unix.Iovec{Base: unsafe.SliceData(b)}
-	data.SetLen(len(b))
-	m := unix.Msghdr{Iov: &data}
-	m.SetIovlen(1)
+	var data unix.Iovec
+	m := message(&data, b)
 	if len(control) > 0 {
 		m.Control = &control[0]
 		m.SetControllen(len(control))

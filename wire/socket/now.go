@@ -28,10 +28,8 @@ func readNow(fd uintptr) (frame wire.Frame, ok bool) {
 		return frame, false
 	}
 	b := make([]byte, soon)
-	data := unix.Iovec{Base: &b[0]}
-	data.SetLen(len(b))
-	m := unix.Msghdr{Iov: &data}
-	m.SetIovlen(1)
+	var data unix.Iovec
+	m := message(&data, b)
 	n, errno := peek(fd, &m)
 	if errno != 0 || m.Flags&unix.MSG_CTRUNC != 0 {
 		return frame, false

@@ -42,7 +42,6 @@ type Receiver struct {
 	// What attempt works with.
 	message unix.Msghdr
 	data    unix.Iovec
-	size    int     // of data
 	lender  Lender  // nil: data is there
 	oob     *[]byte // nil: nothing is there to be read
 	n       int
@@ -85,7 +84,8 @@ func (r *Receiver) receive(fd uintptr) (done bool) {
 // receiveNow reads what has come if it is little and has no descriptors, and just as much of it as it has looked at: more may come with some meanwhile. It returns EAGAIN if nothing
 // has come, and 0 and no error for all that is to be read otherwise.
 func (r *Receiver) receiveNow(fd uintptr) (n int, err unix.Errno) {
-	if r.size > little {
+	size := int(r.data.Len)
+	if size > little {
 		return 0, 0
 	}
 	n, err = peek(fd, &r.message)
@@ -96,14 +96,14 @@ func (r *Receiver) receiveNow(fd uintptr) (n int, err unix.Errno) {
 		return 0, 0
 	}
 	r.data.SetLen(n)
-	defer r.data.SetLen(r.size)
+	defer r.data.SetLen(size)
 	return recvmsgNow(fd, &r.message, 0)
 }
 
 // fill has b filled next.
 func (r *Receiver) fill(b []byte) {
-	r.data.Base, r.size = &b[0], len(b)
-	r.data.SetLen(r.size)
+	r.data.Base = &b[0]
+	r.data.SetLen(len(b))
 }
 
 // letGo lets go of all memory that only a read needs.

@@ -8,9 +8,9 @@ import (
 
 // What else is measured where a stream is: the calls beside each.
 const (
-	rowRawBeside   = "raw calls beside it"
-	rowBeside      = "calls beside it"
-	rowYamuxBeside = "plain yamux calls beside it"
+	RawBeside   = "raw calls beside it"
+	Beside      = "calls beside it"
+	YamuxBeside = "plain yamux calls beside it"
 )
 
 // Stream measures bytes on a stream, beside a raw socket and a stream of plain yamux; callers may call on the same session meanwhile, or each on a raw socket,
@@ -38,18 +38,18 @@ func Stream(ctx context.Context, o Options) (*Result, error) {
 		}
 		packed := packets(s.Callers, besidePayload)
 		m, err := s.compare(
-			s.streams([]string{rawName, rowRawBeside}, func() (pipe, error) { return dialRaw(s.raw, rawSink, 0) }, func(i int) error { return lines[i].echo() }),
-			s.streams([]string{fairleadName, rowBeside}, func() (pipe, error) { return on.OpenStream(s.ctx, methodSink) }, func(i int) error { return s.echo(on, &packed[i]) }),
-			s.streams([]string{yamuxName, rowYamuxBeside}, func() (pipe, error) { return openYamux(plain, rawSink, 0) }, func(i int) error { return kept[i].echo() }))
+			s.streams([]string{rawName, RawBeside}, func() (pipe, error) { return dialRaw(s.raw, rawSink, 0) }, func(i int) error { return lines[i].echo() }),
+			s.streams([]string{fairleadName, Beside}, func() (pipe, error) { return on.OpenStream(s.ctx, methodSink) }, func(i int) error { return s.echo(on, &packed[i]) }),
+			s.streams([]string{yamuxName, YamuxBeside}, func() (pipe, error) { return openYamux(plain, rawSink, 0) }, func(i int) error { return kept[i].echo() }))
 		if err != nil {
 			return nil, err
 		}
-		r := s.result("stream", m, map[string]string{yamuxName: rawName, rowBeside: rowRawBeside, rowYamuxBeside: rowRawBeside})
+		r := s.result("stream", m, map[string]string{yamuxName: rawName, Beside: RawBeside, YamuxBeside: RawBeside})
 		r.Settings.Payload = s.Payload
 		r.RatioYamux = new(m.ratio(fairleadName, yamuxName))
 		for i := range r.Rows {
-			if r.Rows[i].Name == rowBeside {
-				r.Rows[i].RatioYamux = new(m.ratio(rowBeside, rowYamuxBeside))
+			if r.Rows[i].Name == Beside {
+				r.Rows[i].RatioYamux = new(m.ratio(Beside, YamuxBeside))
 			}
 		}
 		return r, nil

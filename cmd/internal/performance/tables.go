@@ -127,7 +127,7 @@ func streams(r *runner) (string, error) {
 			}
 		}
 		t.row(l.name, megabytes(b.Raw.Rate), megabytes(b.Yamux.Rate), megabytes(b.Fairlead.Rate), times(b.Ratio.Rate), times(b.RatioYamux.Rate),
-			beside["raw calls beside it"], beside["plain yamux calls beside it"], beside["calls beside it"], p50)
+			beside[bench.RawBeside], beside[bench.YamuxBeside], beside[bench.Beside], p50)
 	}
 	return t.String(), nil
 }
