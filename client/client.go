@@ -29,7 +29,7 @@ type Options struct {
 	Limits wire.Limits
 	// Interrupted is told of each session that a Connection has lost, once, with its end. It must not block. Nil: nobody is.
 	Interrupted func(wire.End)
-	// Logger is told of a peer that breaks the protocol, and once in each open that has waited for 1 s, or is about to, of what it waits for: a broker, and at which
+	// Logger is told of a peer that breaks the protocol, and once in each open that has waited for 1 s between its attempts, or is about to, of what it waits for: a broker, and at which
 	// socket, or a limit. Nil: nobody is.
 	Logger *slog.Logger
 }

@@ -58,7 +58,7 @@ const (
 
 // Dial opens a session with an endpoint. It repeats its question until it is accepted or refused, or ctx ends: nothing has been executed until then.
 // It waits for a broker that is not there yet, unless o.NoWait is set. So it does where it is refused with wire.OverQuota and told after how long to try again:
-// it asks again after that time, at least 5 ms and at most 1 h, and up to half of it more. o.Logger is told once of a wait of 1 s or more. Failures are a *wire.Error with the code of the refusal,
+// it asks again after that time, at least 5 ms and at most 1 h, and up to half of it more. o.Logger is told once of a wait of 1 s or more, if it is not one for the answer to an attempt. Failures are a *wire.Error with the code of the refusal,
 // DeadlineExceeded or Canceled, a *StrangerError, or a *NoBrokerError where there was no broker. If ctx has ended while there was none, a failure is both: it has the code
 // DeadlineExceeded or Canceled, errors.Is takes it for the context's error, and errors.As finds the *NoBrokerError.
 func Dial(ctx context.Context, endpoint string, o Options) (*Session, error) {

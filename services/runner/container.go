@@ -190,7 +190,7 @@ func (c *Container) reclaim(ctx context.Context, lease *network.Lease) (*network
 // onPurpose reports whether a lease is over because somebody wanted that: it was released, or an operator has closed its session, which alone ends by the broker.
 func onPurpose(over error) bool {
 	end, ok := errors.AsType[*wire.Error](over)
-	return errors.Is(over, network.ErrReleased) || ok && end.Origin == wire.Broker
+	return errors.Is(over, network.ErrReleased) || ok && end.Origin == wire.Broker && end.Code == wire.Interrupted
 }
 
 // lostLease returns a *LostError if lease is over.

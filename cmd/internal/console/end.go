@@ -31,12 +31,13 @@ func End(e *wire.End) string {
 	return (&wire.Error{Code: e.Code, Text: text}).Error()
 }
 
-// left says how a client has left a session: it closed it, or it is gone.
+// left says how a client has left a session: it closed it, for a reason of its own, or it is gone, as its instance says by these texts alone.
 func left(text string) string {
-	if rest, ok := strings.CutPrefix(text, "the peer "); ok {
-		return "the client " + rest
-	}
-	if strings.HasPrefix(text, "the client ") {
+	rest, gone := strings.CutPrefix(text, "the peer is gone")
+	switch {
+	case gone && (rest == "" || strings.HasPrefix(rest, ": ")):
+		return "the client is gone" + rest
+	case text == "the client has exited":
 		return text
 	}
 	return by("closed by the client", text)
