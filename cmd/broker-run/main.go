@@ -186,7 +186,7 @@ func (r *run) run(command []string) error {
 // sayWaiting says on stderr what is waited for, if it takes more than a moment, until stop is called.
 func (r *run) sayWaiting(what string) (stop func()) {
 	t := time.AfterFunc(time.Second, func() {
-		fmt.Fprintf(os.Stderr, "broker-run: waiting for %s, up to %v\n", what, r.timeout)
+		fmt.Fprintf(os.Stderr, "broker-run: waiting for %s, up to %v in all\n", what, r.timeout)
 	})
 	return func() { t.Stop() }
 }
@@ -218,7 +218,7 @@ func (r *run) lease(witness *os.File, open *sessions, signals <-chan os.Signal) 
 func (r *run) leaseOn(ctx context.Context, name string, witness *os.File) (*client.Session, *network.Lease, error) {
 	path, _ := socket.Path(r.socket) // Dial says what is wrong with it
 	for {
-		done := r.sayWaiting("a broker at " + path)
+		done := r.sayWaiting("the network service of a broker at " + path)
 		s, err := client.Dial(ctx, network.Endpoint, r.options(name))
 		done()
 		if err != nil {
